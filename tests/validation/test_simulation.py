@@ -191,6 +191,20 @@ def scattered(tmp_path: Path, *ks: int) -> Scatters:
     return Scatters(read_measurements(write_folder(tmp_path, {"tile_timelines": rows})), tiling())
 
 
+@pytest.mark.parametrize(("kernel", "cycles"), [("gemm", 128), ("scatter", 128), ("tiled", 0)])
+def test_recorded_tiles_of_triton_go_through_the_shared_memory_once(kernel: str, cycles: int, tmp_path: Path) -> None:
+    """8 KiB there and back at 128 B a cycle, whatever the tiling that they are cut by says of its own kernel."""
+    rows = [tile(wg, *at, kernel=kernel) for wg, at in enumerate(FOUR_TILES)]
+    found = read_measurements(write_folder(tmp_path, {"tile_timelines": rows}))
+    own = tiling().model_copy(update={"epilogue": 5000})
+    if kernel == "scatter":
+        assert Scatters(found, own).tiling.epilogue == cycles
+        return
+    simulation, _ = simulation_of(timelines_of(found)[0], tiny(), own)
+    assert simulation is not None
+    assert simulation.gemm.tiling.epilogue == cycles
+
+
 def fused_row(tmp_path: Path, k: int) -> Measurement:
     values = {**SUBLAYER, **SHAPE, "m": 1024, "k": k, "gpus": 2}
     return Measurement("fused_scatter", values, str(tmp_path / "fused_scatter.csv"), 2)
