@@ -224,6 +224,8 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     l2.n_banks = spec.n_banks
     l2.banks_per_channel = spec.n_banks // machine.memory.n_channels
     l2.sets_per_bank = sets // spec.n_banks
+    l2.set_bits = log2(int(l2.sets_per_bank))
+    l2.low_bits = gpu.channel_bits + 1
     l2.associativity = spec.associativity
     l2.n_mshrs = spec.mshrs_per_bank
     l2.n_free_mshrs[:] = spec.mshrs_per_bank

@@ -15,6 +15,7 @@ from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for, store_queues
 from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.kernel.l2_slice import KEY_BITS
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
 from t3sim.gpu.tables import Tables, records, tables_of
@@ -282,6 +283,10 @@ class GpuCore:
         if program.classes != self.traffic.names or not 0 <= program.inbound_class < len(program.classes):
             raise UsageError(f"traffic classes: the program has {program.classes}, the GPU {self.traffic.names}")
         gpu, self.program = self.gpu, program
+        most = 1 << (KEY_BITS + int(gpu.l2.set_bits))  # lines that the tags of the L2 tell apart
+        if program.n_granules > most * program.line:
+            held = most * program.line * program.granule
+            raise UsageError(f"program: its arrays take {program.n_granules * program.granule} B, a GPU has {held} B")
         gpu.inbound_class = program.inbound_class
         self.tables = tables_of(program, self.machine, self.ticks, start_at)
         gpu.n_operations = gpu.n_pending = len(program.operations) and len(self.tables.operations)

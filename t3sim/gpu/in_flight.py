@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes, l2_slice, move_kernel
 from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
-from t3sim.gpu.kernel.l2_slice import MSHR_MASK, MSHR_SHIFT, OWNER_SHIFT
+from t3sim.gpu.kernel.l2_slice import IS_FILLED, MSHR_MASK, OWNER_SHIFT, find_mshr, line_of
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 LOCAL_STORES = (codes.LOCAL_UPDATE, codes.LOCAL_STORE)
@@ -218,9 +218,11 @@ class HungGpu:
         """(bank, MSHR) of every L2 line that is being filled, as the tags know it."""
         l2 = self.gpu.l2
         tags = l2.tags[: int(l2.n_banks * l2.sets_per_bank), : int(l2.associativity)]
-        mshrs = ((tags >> MSHR_SHIFT) & MSHR_MASK) - 1
-        filled = np.argwhere((tags >= 0) & (mshrs >= 0))
-        return [(int(row) // int(l2.sets_per_bank), int(mshrs[row, way])) for row, way in filled]
+        rows, ways = np.nonzero((tags >= 0) & (tags & IS_FILLED > 0))
+        banks = rows // int(l2.sets_per_bank)
+        lines = uncompiled(line_of)(l2, tags[rows, ways].astype(np.int64), rows)
+        filled = zip(banks.tolist(), rows.tolist(), lines.tolist(), strict=True)
+        return [(bank, int(uncompiled(find_mshr)(l2, bank, row, line))) for bank, row, line in filled]
 
     # --- what is under way, and who counts it ---
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
+from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import l2_slice
 from t3sim.gpu.kernel.address_map import channel_of, place_of
@@ -26,6 +27,7 @@ from t3sim.gpu.kernel.codes import (
     WRITE_BACK,
 )
 from t3sim.gpu.kernel.state import INVERSE_SHIFT, RETURN_RING
+from t3sim.program.operations import Barrier, Buffer, Program
 from tests.conftest import cases
 from tests.kernel.small import core_of, take_requests
 
@@ -64,7 +66,7 @@ class NaiveL2:
         for line in range(N_LINES):
             self.channel.append(int(channel_of(gpu, line * self.granules_per_line)))
             self.bank.append(int(l2_slice.bank_of(gpu, line, self.channel[line])))
-            self.set_index.append(int(l2_slice.set_of(l2, line, self.bank[line], int(gpu.channel_bits))))
+            self.set_index.append(int(l2_slice.set_of(l2, line, self.bank[line])))
         self.sets: dict[int, OrderedDict[int, TwinLine]] = {
             index: OrderedDict() for index in range(int(l2.n_banks * l2.sets_per_bank))
         }
@@ -76,8 +78,7 @@ class NaiveL2:
             for p in range(self.n_partitions)
         ]
         self.copy_set = [
-            [int(l2_slice.set_of(l2, line, bank, int(gpu.channel_bits))) for line, bank in enumerate(banks)]
-            for banks in self.copy_bank
+            [int(l2_slice.set_of(l2, line, bank)) for line, bank in enumerate(banks)] for banks in self.copy_bank
         ]
         self.bank_free_at: Counter[int] = Counter()
         self.queued: Counter[int] = Counter()  # requests in the compute queue of each channel
@@ -567,16 +568,40 @@ def test_lines_spread_evenly_over_banks_and_sets() -> None:
         channel_id = int(channel_of(gpu, line * int(l2.granules_per_line)))
         bank = int(l2_slice.bank_of(gpu, line, channel_id))
         assert bank // l2.banks_per_channel == channel_id
-        index = int(l2_slice.set_of(l2, line, bank, int(gpu.channel_bits)))
+        index = int(l2_slice.set_of(l2, line, bank))
         assert index // l2.sets_per_bank == bank
         used[index] += 1
     assert len(used) == l2.n_banks * l2.sets_per_bank
     assert max(used.values()) <= 2 * 4
 
 
+@pytest.mark.parametrize("set_bits", [0, 1, 7, 11, 16, 20])
+def test_a_line_is_known_by_its_key_and_its_set(set_bits: int) -> None:
+    """Is each line found again, also the last one that the tags can tell from others, and are its tags not negative?"""
+    l2 = core_of(SMALL).gpu.l2
+    l2.sets_per_bank, l2.set_bits, l2.low_bits = 1 << set_bits, set_bits, 6
+    most = 1 << (l2_slice.KEY_BITS + set_bits)
+    for line in (0, 1, 63, 64, most - 1, *np.random.default_rng(set_bits).integers(0, most, 200).tolist()):
+        key, set_index = int(l2_slice.key_of(l2, line)), int(l2_slice.set_of(l2, line, 3))
+        tag = key << l2_slice.KEY_SHIFT
+        assert 0 <= tag < 1 << 31
+        assert l2_slice.line_of(l2, tag | l2_slice.IS_FILLED | l2_slice.DIRTY_MASK, set_index) == line
+
+
+def test_arrays_beyond_the_last_key_are_refused() -> None:
+    """Is a program refused whose last line would be taken for another one?"""
+    core = core_of(SMALL)
+    line = int(core.gpu.l2.granules_per_line)
+    most = line << (l2_slice.KEY_BITS + int(core.gpu.l2.set_bits))
+    fitting = Program(0, 1, (Barrier(name="all"),), 64, line, (Buffer("A", 0, most),))
+    core.load(fitting)
+    with pytest.raises(UsageError, match=f"its arrays take {64 * most + 64} B, a GPU has {64 * most} B"):
+        core.load(replace(fitting, buffers=(Buffer("A", 0, most + 1),)))
+
+
 def test_dirty_granules_are_counted_per_line() -> None:
     """Is the write-back of a victim as many requests as it has dirty granules?"""
-    tags = np.arange(16, dtype=np.int64) | 5 << l2_slice.LINE_SHIFT
+    tags = np.arange(16, dtype=np.int64) | 5 << l2_slice.KEY_SHIFT
     assert [int(l2_slice.count_dirty(tag)) for tag in tags] == [mask.bit_count() for mask in range(16)]
     assert l2_slice.count_dirty(np.int64(-1)) == 0
 

@@ -13,8 +13,9 @@ from t3sim.checks.data.places import NOWHERE, Ints, Wire, granule_of, occurrence
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
+from t3sim.gpu.in_flight import uncompiled
 from t3sim.gpu.kernel import codes, signals
-from t3sim.gpu.kernel.l2_slice import DIRTY_MASK, LINE_SHIFT
+from t3sim.gpu.kernel.l2_slice import DIRTY_MASK, line_of
 from t3sim.program.checks.places import Map, followed_buffers
 from t3sim.program.operations import Content, Gemm
 from t3sim.workload.tiling import ELEMENT_BYTES
@@ -237,9 +238,11 @@ class CarriedProgram:
         for m, core in enumerate(self.cores):
             l2 = core.gpu.l2
             used = l2.tags[: int(l2.n_banks * l2.sets_per_bank)]
-            tags = used[(used >= 0) & (used & DIRTY_MASK != 0)]
-            line, bit = np.nonzero(tags[:, None] >> np.arange(int(l2.granules_per_line)) & 1)
-            a = self.map.place((tags[line] >> LINE_SHIFT) * int(l2.granules_per_line) + bit)
+            set_index, way = np.nonzero((used >= 0) & (used & DIRTY_MASK != 0))
+            tags = used[set_index, way].astype(np.int64)
+            lines = uncompiled(line_of)(l2, tags, set_index)
+            one, bit = np.nonzero(tags[:, None] >> np.arange(int(l2.granules_per_line)) & 1)
+            a = self.map.place(lines[one] * int(l2.granules_per_line) + bit)
             self._execute(m, codes.WRITE_BACK, a, a, a)
 
     # --- messages --------------------------------------------------------------------------------

@@ -13,8 +13,12 @@ reading a line of which only some granules were stored (no workload here does it
 coherence between the L2s of several GPUs (collectives and fused output bypass the L2).
 Pinned by tests/kernel/test_l2.py and tests/shape.
 
-A tag is ``line << 20 | (mshr + 1) << 4 | dirty granules``; a set keeps its tags in order of use.
+A tag is ``key << 5 | is_filled << 4 | dirty granules``; a set keeps its tags in order of use.  The tags of 16 ways fill
+one cache line of the host: so the key leaves out what the set says (``key_of``), and a line that is being filled is
+looked up among the miss-status registers of its set.
 """
+
+import numpy as np
 
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
@@ -22,17 +26,18 @@ from t3sim.gpu.kernel.codes import L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPER
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.state import INVERSE_SHIFT, RETURN_RING
 
-LINE_SHIFT = 20
-MSHR_SHIFT = 4
-MSHR_MASK = 0xFFFF
-IS_FILLED = MSHR_MASK << MSHR_SHIFT
+KEY_SHIFT = 5
+KEY_BITS = 26  # a tag is not negative
+KEY_MASK = np.int32(-1 << KEY_SHIFT)
+IS_FILLED = 1 << 4
 DIRTY_MASK = 15
-LINE_MASK = -1 << LINE_SHIFT
 # How far address bits are folded down into bank and set (assumed; not as in ``address_map``, see ``set_of``).
 BANK_FOLD = 7
 SET_FOLD_LOW = 10
 SET_FOLD_HIGH = 15
+FOLD_ROUNDS = 2  # after as many all bits of a line are known again, in up to 2**20 sets of a bank
 OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
+MSHR_MASK = (1 << OWNER_SHIFT) - 1
 # Who waits for a line, packed: compute unit, workgroup slot, operand buffer.
 UNIT_SHIFT = 6
 SLOT_SHIFT = 4
@@ -74,15 +79,37 @@ def copy_bank_of(gpu, line, channel_id, partition):
 
 
 @kernel
-def set_of(l2, line, bank, channel_bits):
-    """Return the row of ``tags`` that may hold *line*.
+def folded(inside):
+    """Return the bits of a line that its set depends on beside its own; *inside* is without those of its channel.
 
     The hash differs from that of the DRAM banks (``address_map``): with the same one, all lines of a set lie
     in one DRAM bank, and every eviction meets the fill that caused it there.
     """
-    inside = line >> (channel_bits + 1)
-    index = (inside ^ (inside >> SET_FOLD_LOW) ^ (inside >> SET_FOLD_HIGH)) & (l2.sets_per_bank - 1)
-    return bank * l2.sets_per_bank + index
+    return (inside >> SET_FOLD_LOW) ^ (inside >> SET_FOLD_HIGH)
+
+
+@kernel
+def set_of(l2, line, bank):
+    """Return the row of ``tags`` that may hold *line*."""
+    inside = line >> l2.low_bits
+    return bank * l2.sets_per_bank + ((inside ^ folded(inside)) & (l2.sets_per_bank - 1))
+
+
+@kernel
+def key_of(l2, line):
+    """Return what tells *line* from others of its set: all of its bits but those that can be told from the set."""
+    return (line >> (l2.low_bits + l2.set_bits) << l2.low_bits) | (line & ((1 << l2.low_bits) - 1))
+
+
+@kernel
+def line_of(l2, tag, set_index):
+    """Return the line that has *tag* in the set *set_index*."""
+    key = tag >> KEY_SHIFT
+    above = key >> l2.low_bits << l2.set_bits
+    inside = above
+    for _ in range(FOLD_ROUNDS):
+        inside = above | ((set_index ^ folded(inside)) & (l2.sets_per_bank - 1))
+    return (inside << l2.low_bits) | (key & ((1 << l2.low_bits) - 1))
 
 
 @kernel
@@ -96,11 +123,12 @@ def book_bank(l2, bank, at):
 
 
 @kernel
-def find_way(l2, set_index, line):
-    """Return the way that holds *line*, or -1."""
+def find_way(l2, set_index, key):
+    """Return the way that holds the line of *key*, or -1."""
     found = -1
+    wanted = np.int32(key << KEY_SHIFT)
     for way in range(l2.associativity):  # without a way out, so that all are compared at once
-        if l2.tags[set_index, way] & LINE_MASK == line << LINE_SHIFT:
+        if l2.tags[set_index, way] & KEY_MASK == wanted:
             found += way + 1  # one at most has it; to sum up vectors takes less time than to find the largest
     return found
 
@@ -115,16 +143,55 @@ def find_victim(l2, set_index, spared):
 
 
 @kernel
+def find_mshr(l2, bank, set_index, line):
+    """Return the miss-status register of *bank* that fills *line*, one of those of its set."""
+    mshr = l2.filling[set_index]
+    while l2.mshrs[bank, mshr].line != line:
+        mshr = l2.mshrs[bank, mshr].next
+    return mshr
+
+
+@kernel
+def take_mshr(l2, bank, set_index, line, n_granules):
+    """Return a free miss-status register of *bank* for *line*, which waits for *n_granules*."""
+    l2.n_free_mshrs[bank] -= 1
+    mshr = l2.free_mshr[bank, l2.n_free_mshrs[bank]]
+    miss = l2.mshrs[bank, mshr]
+    miss.line = line
+    miss.remaining = n_granules
+    miss.fill_at = 0
+    miss.waiter = -1
+    miss.next = l2.filling[set_index]
+    l2.filling[set_index] = mshr
+    return mshr
+
+
+@kernel
+def free_mshr(l2, bank, set_index, mshr):
+    """Free a miss-status register of *bank*, one of those of the set *set_index*."""
+    after = l2.mshrs[bank, mshr].next
+    if l2.filling[set_index] == mshr:
+        l2.filling[set_index] = after
+    else:
+        before = l2.filling[set_index]
+        while l2.mshrs[bank, before].next != mshr:
+            before = l2.mshrs[bank, before].next
+        l2.mshrs[bank, before].next = after
+    l2.free_mshr[bank, l2.n_free_mshrs[bank]] = mshr
+    l2.n_free_mshrs[bank] += 1
+
+
+@kernel
 def keep_copy(gpu, line, bank):
     """Keep a copy of *line* in *bank*, which has none, in place of the least recently used clean line of its set."""
     l2 = gpu.l2
-    set_index = set_of(l2, line, bank, gpu.channel_bits)
+    set_index = set_of(l2, line, bank)
     way = find_victim(l2, set_index, IS_FILLED | DIRTY_MASK)
     if way >= 0:
         if l2.tags[set_index, way] >= 0:
             l2.n_evictions += 1
         l2.n_copies += 1
-        move_to_front(l2, set_index, way, line << LINE_SHIFT)
+        move_to_front(l2, set_index, way, key_of(l2, line) << KEY_SHIFT)
 
 
 @kernel
@@ -148,11 +215,11 @@ def count_dirty(tag):
 
 
 @kernel
-def write_back(gpu, tag, channel_id, at, traffic_class):
-    """Send the dirty granules of an evicted line to its channel."""
+def write_back(gpu, tag, set_index, channel_id, at, traffic_class):
+    """Send the dirty granules of a line of the set *set_index* to its channel."""
     l2 = gpu.l2
     mask = tag & DIRTY_MASK
-    first = (tag >> LINE_SHIFT) * l2.granules_per_line
+    first = line_of(l2, tag, set_index) * l2.granules_per_line
     cycle = memory_cycle(gpu, at + l2.miss_ticks)
     granule = 0
     while mask:
@@ -175,7 +242,7 @@ def replace_victim(gpu, set_index, way, tag, channel_id, at, traffic_class):
         l2.n_evictions += 1
         if victim & DIRTY_MASK:
             l2.n_dirty_evictions += 1
-            write_back(gpu, victim, channel_id, at, traffic_class)
+            write_back(gpu, victim, set_index, channel_id, at, traffic_class)
     move_to_front(l2, set_index, way, tag)
 
 
@@ -209,6 +276,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
     """
     l2 = gpu.l2
     channel_id = channel_of(gpu, line * l2.granules_per_line)
+    key = key_of(l2, line)
     copy_bank = -1
     copy_start = 0
     if l2.n_partitions > 1:
@@ -217,8 +285,8 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
         copy_start = book_bank(l2, copy_bank, at)
         if copy_start < 0:
             return L2_BUSY
-        copy_set = set_of(l2, line, copy_bank, gpu.channel_bits)
-        way = find_way(l2, copy_set, line)
+        copy_set = set_of(l2, line, copy_bank)
+        way = find_way(l2, copy_set, key)
         if way >= 0:
             l2.bank_free_at[copy_bank] = copy_start + l2.bank_ticks
             l2.n_accesses += 1
@@ -231,16 +299,15 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
     start = book_bank(l2, bank, at)
     if start < 0:
         return L2_BUSY
-    set_index = set_of(l2, line, bank, gpu.channel_bits)
-    way = find_way(l2, set_index, line)
+    set_index = set_of(l2, line, bank)
+    way = find_way(l2, set_index, key)
     if way >= 0:
         tag = l2.tags[set_index, way]
         book_access(l2, bank, start, copy_bank, copy_start)
         if way > 0:
             move_to_front(l2, set_index, way, tag)
-        mshr = ((tag >> MSHR_SHIFT) & MSHR_MASK) - 1
-        if mshr >= 0:
-            add_waiter(l2, bank, mshr, owner)
+        if tag & IS_FILLED:
+            add_waiter(l2, bank, find_mshr(l2, bank, set_index, line), owner)
             l2.n_merged += 1
             return L2_MERGED
         l2.n_hits += 1
@@ -256,16 +323,9 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
         return L2_NO_ROOM
     book_access(l2, bank, start, copy_bank, copy_start)
     l2.n_misses += 1
-    l2.n_free_mshrs[bank] -= 1
-    mshr = l2.free_mshr[bank, l2.n_free_mshrs[bank]]
-    tag = (line << LINE_SHIFT) | ((mshr + 1) << MSHR_SHIFT)
-    replace_victim(gpu, set_index, way, tag, channel_id, start, traffic_class)
+    replace_victim(gpu, set_index, way, (key << KEY_SHIFT) | IS_FILLED, channel_id, start, traffic_class)
     l2.n_granules_requested += n_granules
-    miss = l2.mshrs[bank, mshr]
-    miss.line = line
-    miss.remaining = n_granules
-    miss.fill_at = 0
-    miss.waiter = -1
+    mshr = take_mshr(l2, bank, set_index, line, n_granules)
     add_waiter(l2, bank, mshr, owner)
     cycle = memory_cycle(gpu, start + l2.miss_ticks)
     for granule in range(n_granules):
@@ -283,8 +343,9 @@ def store_line(gpu, line, dirty_mask, at, n_reserved, traffic_class):
     start = book_bank(l2, bank, at)
     if start < 0:
         return L2_BUSY
-    set_index = set_of(l2, line, bank, gpu.channel_bits)
-    way = find_way(l2, set_index, line)
+    set_index = set_of(l2, line, bank)
+    key = key_of(l2, line)
+    way = find_way(l2, set_index, key)
     if way >= 0:
         l2.n_granules_dirtied += count_dirty(dirty_mask & ~l2.tags[set_index, way])
         move_to_front(l2, set_index, way, l2.tags[set_index, way] | dirty_mask)
@@ -296,7 +357,7 @@ def store_line(gpu, line, dirty_mask, at, n_reserved, traffic_class):
         if n_dirty > 0 and not has_room(gpu.channels[channel_id], traffic_class, n_dirty + n_reserved):
             return L2_NO_ROOM
         l2.n_granules_dirtied += count_dirty(dirty_mask)
-        replace_victim(gpu, set_index, way, (line << LINE_SHIFT) | dirty_mask, channel_id, start, traffic_class)
+        replace_victim(gpu, set_index, way, (key << KEY_SHIFT) | dirty_mask, channel_id, start, traffic_class)
     l2.bank_free_at[bank] = start + l2.bank_ticks
     l2.n_store_accesses += 1
     return start + l2.return_ticks
@@ -314,8 +375,8 @@ def fill_granule(gpu, tag, done_at):
     if miss.remaining > 0:
         return
     line = miss.line
-    set_index = set_of(l2, line, bank, gpu.channel_bits)
-    way = find_way(l2, set_index, line)
+    set_index = set_of(l2, line, bank)
+    way = find_way(l2, set_index, key_of(l2, line))
     l2.tags[set_index, way] &= ~IS_FILLED
     waiter = miss.waiter
     served = 0  # partitions that have their copy, as bits
@@ -336,8 +397,7 @@ def fill_granule(gpu, tag, done_at):
         l2.free_waiter[l2.n_free_waiters] = waiter
         l2.n_free_waiters += 1
         waiter = l2.waiters[waiter].next
-    l2.free_mshr[bank, l2.n_free_mshrs[bank]] = mshr
-    l2.n_free_mshrs[bank] += 1
+    free_mshr(l2, bank, set_index, mshr)
     l2.n_fills += 1
 
 
@@ -387,7 +447,7 @@ def flush_bank(gpu, bank, now, traffic_class):
             if n_dirty > 0:
                 if not has_room(gpu.channels[channel_id], traffic_class, n_dirty):
                     return False
-                write_back(gpu, tag, channel_id, now, traffic_class)
+                write_back(gpu, tag, set_index, channel_id, now, traffic_class)
                 l2.tags[set_index, way] = tag & ~DIRTY_MASK
                 l2.n_flushed += 1
         l2.flush_cursor[bank] += 1

@@ -98,7 +98,12 @@ REQUEST = record_dtype(
     "at",  # cycle of its arrival
 )  # fmt: skip
 DONE = record_dtype("kind", "traffic_class", "tag", "at")  # a column command and the cycle at which its data have moved
-MSHR = record_dtype("line", "remaining", "fill_at", "waiter")
+MSHR = record_dtype(
+    "line", "fill_at",
+    ("remaining", "i4"),  # granules that have not come
+    ("waiter", "i4"),
+    ("next", "i4"),  # of the same set
+)  # fmt: skip
 WAVEFRONT = record_dtype(
     "stretch",  # its lines, of those of a step
     "n_loaded", "n_stored",  # of them
@@ -192,7 +197,10 @@ def l2_dtype(layout):
         "n_partitions",
         "partition_bits",  # channels of a partition, as a power of two
         "crossing_ticks",  # from one partition to another and back
-        ("tags", (layout.n_l2_sets, layout.l2_associativity)),  # see l2_slice
+        "set_bits",  # sets of a bank, as a power of two
+        "low_bits",  # of a line, on which its place in the bank does not depend
+        ("tags", "i4", (layout.n_l2_sets, layout.l2_associativity)),  # see l2_slice
+        ("filling", "i2", (layout.n_l2_sets,)),  # first miss-status register of each set, or -1
         ("bank_free_at", (banks,)), ("n_free_mshrs", (banks,)), ("free_mshr", "i4", (banks, layout.n_mshrs)),
         ("mshrs", MSHR, (banks, layout.n_mshrs)), "n_waiters", "n_free_waiters",
         ("free_waiter", "i4", (layout.n_waiters,)), ("waiters", WAITER, (layout.n_waiters,)),
@@ -570,7 +578,7 @@ def empty_gpu(layout, used=None):
         gpu.compute_units["slots"][name] = -1
     gpu.stage_operation, gpu.stage_granules = -1, 1
     gpu.next_start_at = NEVER
-    gpu.l2.tags[: used.n_l2_sets] = -1
+    gpu.l2.tags[: used.n_l2_sets] = gpu.l2.filling[: used.n_l2_sets] = -1
     gpu.l2.free_mshr[: used.n_l2_banks, : used.n_mshrs] = np.arange(used.n_mshrs)
     gpu.l2.free_waiter[: used.n_waiters] = np.arange(used.n_waiters)
     gpu.l2.n_waiters = gpu.l2.n_free_waiters = used.n_waiters
