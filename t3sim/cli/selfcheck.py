@@ -24,7 +24,7 @@ def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
     Ends with exit code 4 if a property does not hold; t3sim's results are not to be trusted then.
     """
     from t3sim.experiment.cost import prepare_kernel
-    from t3sim.gpu.assemble import compiled_advance
+    from t3sim.gpu.compiled import compiled_advance
     from t3sim.gpu.kernel.state import Layout
     from t3sim.selfcheck.properties import DEEP, PROPERTIES, Depth
 

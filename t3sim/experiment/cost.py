@@ -15,7 +15,7 @@ import numpy as np
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.phase_task import PhaseTask
 from t3sim.experiment.workers import Workers
-from t3sim.gpu.assemble import compiled_advance, is_compiled
+from t3sim.gpu.compiled import compiled_advance, is_compiled
 from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import Layout
 from t3sim.system.compilation import layouts_of

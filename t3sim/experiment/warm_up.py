@@ -9,7 +9,7 @@ dask.config.set(DASK_SETTINGS)
 import distributed  # noqa: E402, F401 - it reads the settings of its log when it is imported
 
 import t3sim.experiment.dask_workers  # noqa: E402, F401
-from t3sim.gpu.assemble import compiled_advance, is_compiled  # noqa: E402
+from t3sim.gpu.compiled import compiled_advance, is_compiled  # noqa: E402
 from t3sim.gpu.kernel.state import Layout  # noqa: E402
 
 if is_compiled(Layout()):  # the kernel of most machines; a worker compiles or loads any other

@@ -1,25 +1,15 @@
-"""From specs to a record and from a policy to a compiled loop.
-
-Everything is resolved here, before time zero: units become ticks, names become codes, the policy
-becomes a compiled function.  Machines of one ``Layout`` share one compilation.
-"""
+"""From specs to a record: everything is resolved here, before time zero, units become ticks and names codes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import egress_part, machine_findings, wire_time
 from t3sim.errors import UsageError
-from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
-from t3sim.gpu.kernel import _jit, codes, state
-from t3sim.gpu.kernel.loop import advance
-from t3sim.gpu.kernel.state import INVERSE_SHIFT, Layout, channel_dtype, gpu_dtype
+from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.kernel.state import INVERSE_SHIFT, Layout
 from t3sim.gpu.ticks import TickBase
 
 EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
@@ -76,59 +66,6 @@ def _grown(capacity: int, needed: int) -> int:
     while capacity < needed:
         capacity *= GROWTH
     return capacity
-
-
-def is_compiled(layout: Layout) -> bool:
-    """Return whether the loop for *layout* need not be compiled: it is in the cache, or it runs interpreted."""
-    return _jit.IS_INTERPRETED or _jit.is_kept(advance, argument_types(layout))
-
-
-@cache
-def compiled_advance(layout: Layout) -> Callable[..., int]:
-    """Return the loop for *layout*, compiled or read from the cache (interpreted mode: as it is)."""
-    if _jit.IS_INTERPRETED:
-        return cast("Callable[..., int]", advance)
-    # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
-    return cast("Callable[..., int]", cast("Any", advance).entry.compile(argument_types(layout)))
-
-
-def argument_types(layout: Layout) -> tuple[Any, ...]:
-    """Return the Numba types of the arguments of the loop for *layout*."""
-    from numba import from_dtype, int64, types
-
-    def arrays_of(*dtypes: np.dtype[Any]) -> list[Any]:
-        return [types.Array(from_dtype(dtype), 1, "C") for dtype in dtypes]
-
-    message = state.MESSAGE
-    policy = int64  # its address: a new one reuses the compiled loop
-    return (
-        *arrays_of(gpu_dtype(layout), state.WAIT_TABLE, state.POST_TABLE, state.WORKGROUP_TABLE, state.TILE_TABLE),
-        *arrays_of(state.DMA_TABLE), int64[::1], *arrays_of(message, message, state.STEP_TABLE, state.PEER_TABLE),
-        *arrays_of(message, message, message), int64[:, ::1], *arrays_of(state.COMMAND_LOG), policy, int64,
-    )  # fmt: skip
-
-
-@cache
-def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
-    """Return *pick_stream* as the loop can call it: compiled, its address.
-
-    Raises ``PluginError`` if a user wrote it and it cannot be compiled or does not return a whole number.
-    """
-    if _jit.IS_INTERPRETED:
-        return guarded(pick_stream) if is_policy_of_a_user(pick_stream) else pick_stream
-    from numba import from_dtype, njit, types
-
-    arguments = (from_dtype(channel_dtype(layout)), types.int64)
-    function = getattr(pick_stream, "py_func", pick_stream)
-    if is_policy_of_a_user(function):
-        inferred = njit(function)
-        try:
-            inferred.compile(arguments)
-        except Exception as error:
-            raise compile_error(error, function) from error
-        for signature in inferred.nopython_signatures:
-            check_return_type(signature.return_type, types.Integer, function)
-    return _jit.callback(function, (arguments, types.int64))
 
 
 def full_packet(machine: MachineSpec) -> int:

@@ -13,7 +13,8 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for, store_queues
+from t3sim.gpu.assemble import capacities_of, fill_record, layout_for, store_queues
+from t3sim.gpu.compiled import compiled_advance, compiled_policy
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.l2_slice import KEY_BITS
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot

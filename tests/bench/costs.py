@@ -21,7 +21,8 @@ import numpy as np
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
-from t3sim.gpu.assemble import compiled_advance, layout_for
+from t3sim.gpu.assemble import layout_for
+from t3sim.gpu.compiled import compiled_advance
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import COMMAND_LOG, Layout
 from t3sim.gpu.ticks import TickBase

@@ -510,7 +510,7 @@ def preferred(channel):
 """
 ASK_POLICY = """
 import numba
-from t3sim.gpu.assemble import compiled_policy
+from t3sim.gpu.compiled import compiled_policy
 from t3sim.gpu.kernel._jit import ask
 from t3sim.gpu.kernel.state import Layout, empty_gpu
 from policy import pick_stream

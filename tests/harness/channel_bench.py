@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.gpu.assemble import compiled_policy
+from t3sim.gpu.compiled import compiled_policy
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.memory_controller import advance_channel, enqueue_request, has_room, has_work

@@ -1,4 +1,4 @@
-"""Compile the loop for the layouts that tests use, each in a process of its own.
+"""Compile the loop for the layouts that tests use.
 
     python -m tests.harness.compiled
 
@@ -7,10 +7,8 @@ Otherwise the two workers of a first run of the tests compile the same layout at
 
 from __future__ import annotations
 
-from multiprocessing import get_context
-
 from t3sim.config.limits import MOST_BANKS_OF_A_CHANNEL
-from t3sim.gpu.assemble import compiled_advance, is_compiled
+from t3sim.gpu.compiled import compiled_advance
 from t3sim.gpu.kernel.state import Layout
 
 # Those of all machines but one: see tests/kernel/test_layouts.py.
@@ -19,15 +17,8 @@ LAYOUTS = (Layout(), Layout(n_dram_banks=MOST_BANKS_OF_A_CHANNEL))
 
 def main() -> None:
     """Compile what the cache lacks."""
-    processes = [
-        get_context("spawn").Process(target=compiled_advance, args=(layout,))
-        for layout in LAYOUTS
-        if not is_compiled(layout)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    for layout in LAYOUTS:
+        compiled_advance(layout)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import pytest
 from t3sim.cli.validate import machine_of
 from t3sim.config.limits import MOST_BANKS_OF_A_CHANNEL
 from t3sim.config.presets import preset_names
-from t3sim.gpu import assemble
-from t3sim.gpu.assemble import capacities_of, is_compiled, layout_for
+from t3sim.gpu.assemble import capacities_of, layout_for
+from t3sim.gpu.compiled import compiled_advance, is_compiled
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import CACHE_LINE, Layout, empty_gpu, gpu_dtype
@@ -114,7 +114,7 @@ def test_the_cache_knows_which_layouts_it_has() -> None:
 
 
 ASK = """
-from t3sim.gpu.assemble import is_compiled
+from t3sim.gpu.compiled import is_compiled
 from t3sim.gpu.kernel.state import Layout
 print(is_compiled(Layout()))
 """
@@ -124,10 +124,54 @@ print(is_compiled(Layout()))
 @pytest.mark.skipif(_jit.CACHE_DIRECTORY is None, reason="there is no kernel cache")
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_another_process_finds_a_layout_in_the_cache_without_loading_it(is_empty: bool, tmp_path: Path) -> None:
-    assemble.compiled_advance(Layout())
+    compiled_advance(Layout())
     extra = {"T3SIM_CACHE_DIR": str(tmp_path)} if is_empty else {}
     done = subprocess.run(
         [sys.executable, "-c", ASK], env={**os.environ, **extra}, cwd=REPOSITORY, capture_output=True, text=True,
         check=True, timeout=100,
     )  # fmt: skip
     assert done.stdout.split() == [str(not is_empty)]
+
+
+ASK_FOR_FORMS = """
+from numba.core.caching import NullCache
+from t3sim.gpu import compiled
+from t3sim.gpu.kernel import _inner, _jit
+from t3sim.gpu.kernel.loop import advance
+from t3sim.gpu.kernel.state import Layout
+
+class Linked(Exception): pass
+
+def finalize(library): raise Linked
+
+asked, plain = {}, _jit.KernelFunction.get_call_template
+
+def note(function, args, kws):
+    asked[function.py_func.__name__] = tuple(map(_jit.widened, args))
+    return plain(function, args, kws)
+
+_jit.KernelFunction.get_call_template, _inner.EntryLibrary.finalize = note, finalize
+entry = advance.entry
+entry._cache = NullCache()
+try:
+    entry.compile(compiled.argument_types(Layout()))
+except Linked:
+    for one in compiled.called_by_the_loop():
+        name = one.py_func.__name__
+        print(name, compiled.types_of(one, Layout()) == asked[name])
+"""
+
+
+@compiled_only
+@pytest.mark.skipif(_jit.CACHE_DIRECTORY is None, reason="there is no kernel cache")
+def test_two_processes_compile_the_forms_that_the_loop_asks_for() -> None:
+    """Does the loop find what another process has compiled for it, and is that most of what it calls?"""
+    compiled_advance(Layout())
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_FOR_FORMS], cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=True
+    )
+    forms = dict(line.split() for line in done.stdout.splitlines())
+    assert set(forms.values()) == {"True"}
+    assert {"advance_channels", "advance_compute_units", "dispatch_workgroups", "transmit", "end_operations"} < set(
+        forms
+    )

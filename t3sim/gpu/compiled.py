@@ -1,0 +1,128 @@
+"""The loop and the policies as compiled functions.  Machines of one ``Layout`` share one compilation.
+
+A loop that is not in the cache is compiled by two processes: what a function of the kernel becomes is kept in a file
+(``kernel/_jit``), and what calls it reads that.  The other process takes what the loop calls from the last function to
+the first, this one from the first to the last, after the compute units; where they meet, each finds the rest done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from inspect import signature
+from typing import Any, cast
+
+import numpy as np
+
+from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
+from t3sim.gpu.kernel import _jit, loop, state
+from t3sim.gpu.kernel.loop import advance, advance_compute_units
+from t3sim.gpu.kernel.state import Layout, channel_dtype, gpu_dtype
+
+BESIDE = "import sys; from t3sim.gpu.compiled import compile_from_the_last as compile; compile(sys.argv[1])"
+NUMBERS = ("now", "slot_end", "bin_index")  # what the loop calls its own numbers, and hands on
+
+
+def is_compiled(layout: Layout) -> bool:
+    """Return whether the loop for *layout* need not be compiled: it is in the cache, or it runs interpreted."""
+    return _jit.IS_INTERPRETED or _jit.is_kept(advance, argument_types(layout))
+
+
+@cache
+def compiled_advance(layout: Layout) -> Callable[..., int]:
+    """Return the loop for *layout*, compiled or read from the cache (interpreted mode: as it is)."""
+    if _jit.IS_INTERPRETED:
+        return cast("Callable[..., int]", advance)
+    entry: Any = cast("Any", advance).entry
+    if not is_compiled(layout):
+        with compiling_beside(layout):
+            cast("Any", advance_compute_units).compile(types_of(advance_compute_units, layout))
+            entry.compile(argument_types(layout))
+    # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
+    return cast("Callable[..., int]", entry.compile(argument_types(layout)))
+
+
+@contextmanager
+def compiling_beside(layout: Layout) -> Iterator[None]:
+    """Let another process compile what the loop calls, if it can leave that where this one finds it."""
+    if _jit.CACHE_DIRECTORY is None:
+        yield
+        return
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-c", BESIDE, json.dumps(layout)]
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=nothing, stdout=nothing, stderr=nothing, env={**os.environ, "PYTHONPATH": path}
+    ) as other:
+        try:
+            yield
+        finally:
+            other.kill()  # all that is left for it to do is done
+
+
+def compile_from_the_last(layout: str) -> None:
+    """Compile what the loop for *layout*, as JSON, calls, but for the compute units."""
+    for function in reversed(called_by_the_loop()):
+        if function is not advance_compute_units:
+            cast("Any", function).compile(types_of(function, Layout(*json.loads(layout))))
+
+
+def called_by_the_loop() -> list[Callable[..., Any]]:
+    """Return the functions that the loop calls with what it has itself, in the order in which it does."""
+    entry = getattr(advance, "py_func", advance)
+    known = {*signature(entry).parameters, *NUMBERS, "gpu"}
+    called: list[Any] = [getattr(loop, name, None) for name in entry.__code__.co_names]
+    return [one for one in called if hasattr(one, "py_func") and known.issuperset(signature(one.py_func).parameters)]
+
+
+def types_of(function: Callable[..., Any], layout: Layout) -> tuple[Any, ...]:
+    """Return the Numba types of the arguments that *function* of the kernel gets from the loop, after their names."""
+    from numba import from_dtype, int64
+
+    known = dict(zip(signature(cast("Any", advance).py_func).parameters, argument_types(layout), strict=True))
+    known |= {"gpu": from_dtype(gpu_dtype(layout)), **dict.fromkeys(NUMBERS, int64)}
+    return tuple(known[name] for name in signature(cast("Any", function).py_func).parameters)
+
+
+def argument_types(layout: Layout) -> tuple[Any, ...]:
+    """Return the Numba types of the arguments of the loop for *layout*."""
+    from numba import from_dtype, int64, types
+
+    def arrays_of(*dtypes: np.dtype[Any]) -> list[Any]:
+        return [types.Array(from_dtype(dtype), 1, "C") for dtype in dtypes]
+
+    message = state.MESSAGE
+    policy = int64  # its address: a new one reuses the compiled loop
+    return (
+        *arrays_of(gpu_dtype(layout), state.WAIT_TABLE, state.POST_TABLE, state.WORKGROUP_TABLE, state.TILE_TABLE),
+        *arrays_of(state.DMA_TABLE), int64[::1], *arrays_of(message, message, state.STEP_TABLE, state.PEER_TABLE),
+        *arrays_of(message, message, message), int64[:, ::1], *arrays_of(state.COMMAND_LOG), policy, int64,
+    )  # fmt: skip
+
+
+@cache
+def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
+    """Return *pick_stream* as the loop can call it: compiled, its address.
+
+    Raises ``PluginError`` if a user wrote it and it cannot be compiled or does not return a whole number.
+    """
+    if _jit.IS_INTERPRETED:
+        return guarded(pick_stream) if is_policy_of_a_user(pick_stream) else pick_stream
+    from numba import from_dtype, njit, types
+
+    arguments = (from_dtype(channel_dtype(layout)), types.int64)
+    function = getattr(pick_stream, "py_func", pick_stream)
+    if is_policy_of_a_user(function):
+        inferred = njit(function)
+        try:
+            inferred.compile(arguments)
+        except Exception as error:
+            raise compile_error(error, function) from error
+        for signature in inferred.nopython_signatures:
+            check_return_type(signature.return_type, types.Integer, function)
+    return _jit.callback(function, (arguments, types.int64))
