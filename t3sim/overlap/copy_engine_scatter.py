@@ -63,4 +63,4 @@ PARAMETERS = {
 def copy_engine_scatter(op: Operator, params: Params) -> Plan:
     """Rows for each rank are sent in ``chunks`` when they are stored, made by rank or by chunk (``order``)."""
     refuse_without_engines(op, "copy-engine-scatter")
-    return fused_plan(op, lambda op, rank: scatter_program(op, rank, **params))
+    return fused_plan(op, lambda op, rank: scatter_program(op, rank, **params), ordered=op.in_whole_rows())

@@ -57,5 +57,6 @@ def distfuse(op: Operator, params: Params) -> Plan:
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
     program_of = partial(distfuse_program, units=params["communication_units"], shots=params["shots"])
-    ordered = op.unstaggered() if params["shots"] == ONE else op
+    fitting = op.in_whole_rows()
+    ordered = fitting.unstaggered() if params["shots"] == ONE else fitting
     return Plan(in_order(part_of(ordered, "fused", "fused", program_of, is_arbitrated=True)), also=(gemm_part(op),))

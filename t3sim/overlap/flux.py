@@ -53,6 +53,7 @@ def flux_push(op: Operator, params: Params) -> Plan:
 
 def flux_push_part(op: Operator, params: Params) -> Part:
     """Return the fused GEMM with its barriers and the sum."""
-    ordered = op if params["order"] == NEXT else op.unstaggered()
+    fitting = op.in_whole_rows()
+    ordered = fitting if params["order"] == NEXT else fitting.unstaggered()
     program_of = partial(flux_push_program, store_bytes=params["store_bytes"] or None)
     return part_of(ordered, "fused", "fused", program_of, is_arbitrated=True)

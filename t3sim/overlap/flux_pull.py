@@ -56,4 +56,5 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
 @strategy("flux-pull", parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16)
 def flux_pull(op: Operator, params: Params) -> Plan:
     """Warps on the compute units of the GEMM fetch, as Flux's do, or ``fetching_units`` do nothing else."""
-    return fused_plan(op, partial(flux_pull_program, units=params["fetching_units"]))
+    program_of = partial(flux_pull_program, units=params["fetching_units"])
+    return fused_plan(op, program_of, ordered=op.in_whole_rows())

@@ -18,7 +18,7 @@ from t3sim.registry import Parameter
 def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Program:
     """Return a GEMM for each split and a ring on the last *units*; that of the last split has twice as many."""
     memory, n_all = op.memory(), op.machine.gpu.n_compute_units
-    trace = op.tiles_of(columns=op.shape.n // splits, n_chunks=op.n, n_compute_units=n_all - units)
+    trace = op.of_whole_rows().tiles_of(columns=op.shape.n // splits, n_chunks=op.n, n_compute_units=n_all - units)
     part = replace(op, trace=trace)
     part.owned_rows()
     made, every = memory.signal("made", splits), np.arange(trace.n_workgroups)

@@ -51,4 +51,4 @@ PARAMETERS = {
 def wave_groups(op: Operator, params: Params) -> Plan:
     """``waves`` of tiles in a group; ``communication_units`` run the reduce-scatters, the others the GEMM."""
     waves, units = params["waves"], params["communication_units"]
-    return fused_plan(op, lambda op, r: wave_groups_program(op, r, waves, units))
+    return fused_plan(op, lambda op, r: wave_groups_program(op, r, waves, units), ordered=op.in_whole_rows())

@@ -127,15 +127,22 @@ class Operator:
         It is chosen for so many compute units; None: for all, and the own kernel is kept if it is such a one.  Itself,
         if it has no library, or if that has no such kernel.
         """
-        rows, rest = divmod(self.shape.m, self.n)
         is_one = n_compute_units is None and self.has_like_chunks()
-        if is_one or rest or not isinstance(self.kernels, KernelLibrarySpec):
+        fitting = self if is_one else self.of_whole_rows()
+        if fitting is self:
+            return self
+        return replace(self, trace=fitting.tiles_of(n_chunks=self.n, n_compute_units=n_compute_units))
+
+    def of_whole_rows(self) -> Operator:
+        """Return the same operator with those kernels of its library whose tiles end where the rows of each rank do.
+
+        Itself, if it has no library, or if that has no such kernel.
+        """
+        rows, rest = divmod(self.shape.m, self.n)
+        if rest or not isinstance(self.kernels, KernelLibrarySpec):
             return self
         kernels = {name: one for name, one in self.kernels.kernels.items() if rows % one.workgroup_tile[0] == 0}
-        if not kernels:
-            return self
-        fitting = replace(self, kernels=self.kernels.model_copy(update={"kernels": kernels}))
-        return replace(self, trace=fitting.tiles_of(n_chunks=self.n, n_compute_units=n_compute_units))
+        return replace(self, kernels=self.kernels.model_copy(update={"kernels": kernels})) if kernels else self
 
     def unstaggered(self) -> Operator:
         """Return the same operator of ranks that all begin with chunk 0."""

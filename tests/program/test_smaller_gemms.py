@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from t3sim import load_experiment
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_kernels
 from t3sim.errors import UsageError
+from t3sim.program.operations import Gemm
 from t3sim.program.operator import Operator
-from t3sim.system.simulate import operator_of
+from t3sim.system.simulate import operator_of, plan_for
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 from tests.harness.machines import machine
@@ -45,6 +47,36 @@ def test_each_has_the_kernel_of_its_own_shape() -> None:
 def test_canary_without_a_library_all_have_the_kernel_of_the_whole() -> None:
     op = operator(None)
     assert {part.tiling.workgroup_tile for part in (op.tiles, *parts(op))} == {op.tiles.tiling.workgroup_tile}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"),
+    [
+        ("flux-push", "gemm-rs"),
+        ("flux-pull", "gemm-rs"),
+        ("copy-engine-scatter", "gemm-rs"),
+        ("te-pipelined-rs", "gemm-rs"),
+        ("wave-groups", "gemm-rs"),
+        ("sm-specialised", "gemm-rs"),
+        ("flux-ag", "ag-gemm"),
+        ("distfuse", "gemm-ar"),
+    ],
+)
+def test_tiles_end_where_the_rows_of_a_rank_do(strategy: str, kind: str, tmp_path: Path) -> None:
+    """Does a library give another kernel than the 160 rows of its best one, which do not divide those of a rank?"""
+    shape = {"m": 8192, "n": 8192, "k": 512}
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"name: x\nmachine: h200\ntiling: cublas-hopper\nstrategy: {strategy}\n"
+        f"workload: {{gemm: {json.dumps(shape)}, tp: 8, operator: {kind}}}\n"
+    )
+    run = load_experiment(file).points[0]
+    if kind != "ag-gemm":
+        assert run.workload.tiling.workgroup_tile[0] == 160
+    fused = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
+    gemms = [one for one in fused.programs[0].operations if isinstance(one, Gemm)]
+    assert gemms
+    assert all(1024 % one.trace.tiling.workgroup_tile[0] == 0 for one in gemms)
 
 
 def test_what_cannot_be_cut_is_refused() -> None:
