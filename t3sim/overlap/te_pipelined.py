@@ -6,6 +6,7 @@ import numpy as np
 
 from t3sim.errors import UsageError
 from t3sim.overlap.interface import Params, strategy
+from t3sim.program.host import run_by
 from t3sim.program.kernels import operands, program
 from t3sim.program.operations import STORE, Gemm, Operation, Post, Program, Stores, Wait
 from t3sim.program.operator import Operator
@@ -37,7 +38,7 @@ def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Pr
         ))  # fmt: skip
         rings.append(replace(ring.kernel, stream=1, after=(Wait(made[s], 1),), traffic_class=1))
         outputs.append(ring.reduced)
-    return program(op, rank, memory, *gemms, *rings, outputs=tuple(outputs))
+    return program(op, rank, memory, *run_by(op, gemms), *rings, outputs=tuple(outputs))
 
 
 PARAMETERS = {

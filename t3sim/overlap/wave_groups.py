@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from t3sim.overlap.interface import Params, strategy
+from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import STORE, Program, Wait
 from t3sim.program.operator import Operator
@@ -38,7 +39,7 @@ def wave_groups_program(op: Operator, rank: int, waves: int, units: int) -> Prog
         outputs.append(of_group.reduced)
         order.append(tiles)
     kernel = replace(kernel, stores=stores, order=np.concatenate(order))
-    return program(op, rank, memory, kernel, *rings, outputs=tuple(outputs))
+    return program(op, rank, memory, *run_by(op, [kernel], is_library=False), *rings, outputs=tuple(outputs))
 
 
 PARAMETERS = {
