@@ -53,16 +53,19 @@ def compiling_beside(layout: Layout) -> Iterator[None]:
     if _jit.CACHE_DIRECTORY is None:
         yield
         return
-    path = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, "-c", BESIDE, json.dumps(layout)]
-    nothing = subprocess.DEVNULL
+    nothing, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
     with subprocess.Popen(
-        command, stdin=nothing, stdout=nothing, stderr=nothing, env={**os.environ, "PYTHONPATH": path}
+        command_beside(layout), stdin=nothing, stdout=nothing, stderr=nothing, env={**os.environ, "PYTHONPATH": path}
     ) as other:
         try:
             yield
         finally:
             other.kill()  # all that is left for it to do is done
+
+
+def command_beside(layout: Layout) -> list[str]:
+    """Return the command of the other process, which imports nothing from the folder that it runs in."""
+    return [sys.executable, "-P", "-c", BESIDE, json.dumps(layout)]
 
 
 def compile_from_the_last(layout: str) -> None:

@@ -15,7 +15,7 @@ from t3sim.cli.validate import machine_of
 from t3sim.config.limits import MOST_BANKS_OF_A_CHANNEL
 from t3sim.config.presets import preset_names
 from t3sim.gpu.assemble import capacities_of, layout_for
-from t3sim.gpu.compiled import compiled_advance, is_compiled
+from t3sim.gpu.compiled import command_beside, compiled_advance, is_compiled
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import CACHE_LINE, Layout, empty_gpu, gpu_dtype
@@ -131,6 +131,19 @@ def test_another_process_finds_a_layout_in_the_cache_without_loading_it(is_empty
         check=True, timeout=100,
     )  # fmt: skip
     assert done.stdout.split() == [str(not is_empty)]
+
+
+@compiled_only
+def test_the_process_beside_ends_well_whatever_lies_in_the_working_folder(tmp_path: Path) -> None:
+    """What it does for a layout that is compiled: nobody else would notice if it failed."""
+    compiled_advance(Layout())
+    (tmp_path / "json.py").write_text("raise SystemExit(3)\n")
+    path = os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)])
+    done = subprocess.run(
+        command_beside(Layout()), cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+        check=False, timeout=200,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 ASK_FOR_FORMS = """
