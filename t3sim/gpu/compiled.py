@@ -65,7 +65,7 @@ def compiling_beside(layout: Layout) -> Iterator[None]:
 
 def command_beside(layout: Layout) -> list[str]:
     """Return the command of the other process, which imports nothing from the folder that it runs in."""
-    return [sys.executable, "-P", "-c", BESIDE, json.dumps(layout)]
+    return [sys.executable, "-P", "-c", BESIDE, json.dumps(layout, allow_nan=False)]
 
 
 def compile_from_the_last(layout: str) -> None:
