@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from inspect import signature
 from typing import Any, cast
@@ -24,7 +24,11 @@ from t3sim.gpu.kernel import _jit, loop, state
 from t3sim.gpu.kernel.loop import advance, advance_compute_units
 from t3sim.gpu.kernel.state import Layout, channel_dtype, gpu_dtype
 
-BESIDE = "import sys; from t3sim.gpu.compiled import compile_from_the_last as compile; compile(sys.argv[1])"
+BESIDE = """
+import json, sys
+from t3sim.gpu.compiled import Layout, compile_from_the_last
+compile_from_the_last(Layout(*json.loads(sys.argv[1])))
+"""
 NUMBERS = ("now", "slot_end", "bin_index")  # what the loop calls its own numbers, and hands on
 
 
@@ -41,7 +45,7 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
     entry: Any = cast("Any", advance).entry
     if not is_compiled(layout):
         with compiling_beside(layout):
-            cast("Any", advance_compute_units).compile(types_of(advance_compute_units, layout))
+            compile_alone(advance_compute_units, layout)
             entry.compile(argument_types(layout))
     # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
     return cast("Callable[..., int]", entry.compile(argument_types(layout)))
@@ -49,18 +53,21 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
 
 @contextmanager
 def compiling_beside(layout: Layout) -> Iterator[None]:
-    """Let another process compile what the loop calls, if it can leave that where this one finds it."""
-    if _jit.CACHE_DIRECTORY is None:
-        yield
-        return
+    """Let another process compile what the loop calls, if there can be one and it can leave that for this one."""
     nothing, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
-    with subprocess.Popen(
-        command_beside(layout), stdin=nothing, stdout=nothing, stderr=nothing, env={**os.environ, "PYTHONPATH": path}
-    ) as other:
-        try:
-            yield
-        finally:
+    other = None
+    if _jit.CACHE_DIRECTORY is not None:
+        with suppress(OSError):  # no room for one more process: this one compiles all
+            other = subprocess.Popen(
+                command_beside(layout), stdin=nothing, stdout=nothing, stderr=nothing,
+                env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+    try:
+        yield
+    finally:
+        if other is not None:
             other.kill()  # all that is left for it to do is done
+            other.wait()
 
 
 def command_beside(layout: Layout) -> list[str]:
@@ -68,14 +75,14 @@ def command_beside(layout: Layout) -> list[str]:
     return [sys.executable, "-P", "-c", BESIDE, json.dumps(layout, allow_nan=False)]
 
 
-def compile_from_the_last(layout: str) -> None:
-    """Compile what the loop for *layout*, as JSON, calls, but for the compute units."""
+def compile_from_the_last(layout: Layout) -> None:
+    """Compile what the loop for *layout* calls, but for the compute units."""
     for function in reversed(called_by_the_loop()):
         if function is not advance_compute_units:
-            cast("Any", function).compile(types_of(function, Layout(*json.loads(layout))))
+            compile_alone(function, layout)
 
 
-def called_by_the_loop() -> list[Callable[..., Any]]:
+def called_by_the_loop() -> list[Any]:
     """Return the functions that the loop calls with what it has itself, in the order in which it does."""
     entry = getattr(advance, "py_func", advance)
     known = {*signature(entry).parameters, *NUMBERS, "gpu"}
@@ -83,13 +90,18 @@ def called_by_the_loop() -> list[Callable[..., Any]]:
     return [one for one in called if hasattr(one, "py_func") and known.issuperset(signature(one.py_func).parameters)]
 
 
-def types_of(function: Callable[..., Any], layout: Layout) -> tuple[Any, ...]:
+def compile_alone(function: Any, layout: Layout) -> None:
+    """Compile *function* of the kernel for what it gets from the loop, before that asks for it."""
+    function.compile(types_of(function, layout))
+
+
+def types_of(function: Any, layout: Layout) -> tuple[Any, ...]:
     """Return the Numba types of the arguments that *function* of the kernel gets from the loop, after their names."""
     from numba import from_dtype, int64
 
     known = dict(zip(signature(cast("Any", advance).py_func).parameters, argument_types(layout), strict=True))
     known |= {"gpu": from_dtype(gpu_dtype(layout)), **dict.fromkeys(NUMBERS, int64)}
-    return tuple(known[name] for name in signature(cast("Any", function).py_func).parameters)
+    return tuple(known[name] for name in signature(function.py_func).parameters)
 
 
 def argument_types(layout: Layout) -> tuple[Any, ...]:

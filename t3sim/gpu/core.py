@@ -286,8 +286,8 @@ class GpuCore:
         gpu, self.program = self.gpu, program
         most = 1 << (KEY_BITS + int(gpu.l2.set_bits))  # lines that the tags of the L2 tell apart
         if program.n_granules > most * program.line:
-            held = most * program.line * program.granule
-            raise UsageError(f"program: its arrays take {program.n_granules * program.granule} B, a GPU has {held} B")
+            told, size = most * program.line * program.granule, program.n_granules * program.granule
+            raise UsageError(f"program: its arrays take {size} B; the L2 tells lines of {told} B apart")
         gpu.inbound_class = program.inbound_class
         self.tables = tables_of(program, self.machine, self.ticks, start_at)
         gpu.n_operations = gpu.n_pending = len(program.operations) and len(self.tables.operations)

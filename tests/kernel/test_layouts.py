@@ -15,7 +15,7 @@ from t3sim.cli.validate import machine_of
 from t3sim.config.limits import MOST_BANKS_OF_A_CHANNEL
 from t3sim.config.presets import preset_names
 from t3sim.gpu.assemble import capacities_of, layout_for
-from t3sim.gpu.compiled import command_beside, compiled_advance, is_compiled
+from t3sim.gpu.compiled import command_beside, compiled_advance, compiling_beside, is_compiled
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import CACHE_LINE, Layout, empty_gpu, gpu_dtype
@@ -144,6 +144,19 @@ def test_the_process_beside_ends_well_whatever_lies_in_the_working_folder(tmp_pa
         check=False, timeout=200,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_room_for_another_process_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def full(command: object, **_: object) -> None:
+        asked.append(command)
+        raise BlockingIOError
+
+    monkeypatch.setattr("t3sim.gpu.compiled.subprocess.Popen", full)
+    monkeypatch.setattr(_jit, "CACHE_DIRECTORY", Path("somewhere"))
+    with compiling_beside(Layout()):
+        assert asked == [command_beside(Layout())]
 
 
 ASK_FOR_FORMS = """

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from t3sim.config import limits
+from t3sim.config.machine import AtMost, L2Spec
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
 from t3sim.gpu.kernel import codes, l2_slice
 from t3sim.gpu.kernel.loop import OUTBOX_MARGIN
-from t3sim.gpu.kernel.state import LONGEST_SLEEP, MOST_STORE_QUEUES, RETURN_RING, Layout
+from t3sim.gpu.kernel.state import LONGEST_SLEEP, MOST_STORE_QUEUES, RETURN_RING, Layout, l2_dtype
 
 
 def disagreements() -> dict[str, tuple[int, int]]:
@@ -32,6 +34,8 @@ def test_limits_are_those_of_the_kernel() -> None:
     assert Layout().n_classes == codes.MOST_CLASSES
     assert (Layout().n_slots, Layout().n_buffers) == (l2_slice.SLOT_MASK + 1, l2_slice.BUFFER_MASK + 1)
     assert limits.MOST_BANKS_OF_A_CHANNEL <= codes.FIELD_MASK + 1
+    most = next(one for one in L2Spec.model_fields["mshrs_per_bank"].metadata if isinstance(one, AtMost)).limit
+    assert most <= np.iinfo(l2_dtype(Layout())["filling"].base).max
     # What comes back after the longest trip is noted ahead of the slot that is being counted.
     longest = (limits.LONGEST_RETURN_SLOTS, limits.LONGEST_QUEUED_RETURN_SLOTS, limits.LONGEST_TRIP_SLOTS)
     assert LONGEST_SLEEP + max(longest) < RETURN_RING

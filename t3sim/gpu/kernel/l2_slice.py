@@ -31,11 +31,11 @@ KEY_BITS = 26  # a tag is not negative
 KEY_MASK = np.int32(-1 << KEY_SHIFT)
 IS_FILLED = 1 << 4
 DIRTY_MASK = 15
-# How far address bits are folded down into bank and set (assumed; not as in ``address_map``, see ``set_of``).
+# How far address bits are folded down into bank and set (assumed; not as in ``address_map``, see ``folded``).
 BANK_FOLD = 7
 SET_FOLD_LOW = 10
 SET_FOLD_HIGH = 15
-FOLD_ROUNDS = 2  # after as many all bits of a line are known again, in up to 2**20 sets of a bank
+FOLD_ROUNDS = 3  # after as many all bits of a line are known again, in up to 2**30 sets of a bank
 OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
 MSHR_MASK = (1 << OWNER_SHIFT) - 1
 # Who waits for a line, packed: compute unit, workgroup slot, operand buffer.
