@@ -64,10 +64,10 @@ def claims(core: GpuCore) -> Iterator[Claim]:
     yield from sum_claims(core)
     yield from bound_claims(core)
     yield from specification_claims(core)
-    if not core.gpu.is_busy and core.n_programs:
+    if core.has_run_all:
         yield from end_claims(core)
-        if _jit.IS_COUNTING:
-            yield from account_claims(core)
+    if not core.gpu.is_busy and core.n_programs and _jit.IS_COUNTING:
+        yield from account_claims(core)
 
 
 def request_claims(core: GpuCore) -> Iterator[Claim]:
@@ -306,7 +306,7 @@ def arrival_claims(name: str, receiver: GpuCore, n_delivered: int) -> Iterator[C
 
 def workload_claims(core: GpuCore) -> Iterator[Claim]:
     """What the loaded program has to do, against what has been done, once it has ended (C3, C4, C10)."""
-    if core.n_programs != 1 or core.gpu.is_busy:
+    if core.n_programs != 1 or not core.has_run_all:
         return
     if len(core.gemms):
         yield from gemm_claims(core)

@@ -291,6 +291,8 @@ class GpuCore:
         gpu.inbound_class = program.inbound_class
         self.tables = tables_of(program, self.machine, self.ticks, start_at)
         gpu.n_operations = gpu.n_pending = len(program.operations) and len(self.tables.operations)
+        is_background = self.tables.operations["is_background"][: int(gpu.n_operations)]
+        gpu.n_awaited, gpu.has_background = int((is_background == 0).sum()), int(is_background.any())
         for name in ("operations", "signals", "move_units"):  # these live in the record, where the core finds them fast
             given, room = getattr(self.tables, name), getattr(gpu, name)
             if len(given) > len(room):
@@ -368,12 +370,20 @@ class GpuCore:
         return int(self._n_finished[self._gemm_rows].sum()) / max(self._n_workgroups, 1)
 
     @property
+    def has_run_all(self) -> bool:
+        """Return whether a program has ended of which nothing was cut off (``Program.background``)."""
+        return self.n_programs > 0 and not self.gpu.is_busy and not self.gpu.has_background
+
+    @property
     def kernel_end_at(self) -> int:
         """Return the tick at which the last kernel was over: its last workgroup and its last DRAM command.
 
         The collective reads the output past the L2, so a GEMM ends with the write-back of dirty lines.  A GPU from
-        which others load ends with the slot at whose end the last of that is on the wire.
+        which others load ends with the slot at whose end the last of that is on the wire.  A program with streams in
+        the background ends with the slot in which the last operation of the others did, and the memory's last cycle.
         """
+        if self.gpu.has_background:
+            return max(self.now, int(self.gpu.channels_until) * int(self.gpu.memory_ticks))
         port = self.gpu.link_port
         slots = -(-int(port.free_at_scaled) // (int(port.scale) * self.slot_ticks))
         served_at = slots * self.slot_ticks if self.gpu.n_loads else 0

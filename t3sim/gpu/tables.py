@@ -122,6 +122,11 @@ class TableBuilder:
 
     def build(self) -> Tables:
         """Return the tables."""
+        streams, background = set(self.program.streams()), set(self.program.background)
+        for stream in sorted(background - streams):
+            raise UsageError(f"program: stream {stream}, in the background, has no operation")
+        if background and background == streams:
+            raise UsageError("program: all its streams are in the background; when is it over?")
         for operation in self.program.operations:
             if isinstance(operation, Gemm):
                 self._add_gemm(operation)
@@ -181,6 +186,7 @@ class TableBuilder:
         self._last[of.stream] = number
         launch = self.machine.gpu.kernel_launch if of.launch is None else of.launch
         operation.kind, operation.traffic_class = kind, of.traffic_class
+        operation.is_background = of.stream in self.program.background
         operation.issued_at = self._host_at
         operation.launch_ticks = self.ticks.from_ps(launch + self._handover(of))
         operation.start_at = codes.NEVER if needed else self._host_at + operation.launch_ticks

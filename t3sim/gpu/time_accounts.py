@@ -103,7 +103,7 @@ def channel_ticks(core: GpuCore, total: int) -> Ticks:
     accounts = np.asarray(channels["reason_cycles"]) * ticks
     until = (int(channels["now"][0]) + 1) * ticks
     accounts[:, codes.FOR_REQUEST] += total - until
-    leave(accounts, total - np.maximum(channels["last_done_at"] * ticks, accounts[:, codes.FOR_LAUNCH]))
+    leave(core, accounts, total - np.maximum(channels["last_done_at"] * ticks, accounts[:, codes.FOR_LAUNCH]))
     return accounts
 
 
@@ -117,12 +117,17 @@ def bank_ticks(core: GpuCore, launch: int, total: int) -> Ticks:
     account[:, codes.FOR_LAUNCH] = launch * n_banks
     account[:, codes.WORKING] = n_accesses * int(l2.bank_ticks) - np.maximum(free_at - total, 0).sum()
     account[:, codes.FOR_REQUEST] = total * n_banks - account.sum()
-    leave(account, (total - np.clip(free_at, launch, total)).sum())
+    leave(core, account, (total - np.clip(free_at, launch, total)).sum())
     return account
 
 
-def leave(accounts: Ticks, ticks: Ticks | np.int64) -> None:
-    """Turn *ticks* of each row from waiting for a request into time with nothing left: no request will come."""
+def leave(core: GpuCore, accounts: Ticks, ticks: Ticks | np.int64) -> None:
+    """Turn *ticks* of each row from waiting for a request into time with nothing left: no request will come.
+
+    Where something was cut off, more would have come.
+    """
+    if not core.has_run_all:
+        return
     accounts[:, codes.FOR_REQUEST] -= ticks
     accounts[:, codes.NOTHING_LEFT] += ticks
 

@@ -294,7 +294,11 @@ class Tiles:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What one rank runs.  ``inputs`` and ``outputs`` say what its memory holds before and has to hold after."""
+    """What one rank runs.  ``inputs`` and ``outputs`` say what its memory holds before and has to hold after.
+
+    Streams in the ``background`` keep the GPU busy for the others: the program is over when all other streams are,
+    whatever is left of these.
+    """
 
     rank: int
     n: int  # ranks
@@ -307,6 +311,7 @@ class Program:
     inbound_class: int = 1
     inputs: tuple[Content, ...] = ()
     outputs: tuple[Content | Tiles, ...] = ()
+    background: tuple[int, ...] = ()  # streams
 
     @property
     def n_signals(self) -> int:

@@ -34,8 +34,11 @@ def side_by_side_part(
 ) -> Part:
     """Return two streams that start at once: *n_gemms* GEMMs, and *n_collectives* on so many compute units.
 
-    Each GEMM has an A and an output of its own.  The workgroups of a collective start up on their compute units.
+    Each GEMM has an A and an output of its own.  The workgroups of a collective start up on their compute units.  The
+    kind of which there are more is in the background.
     """
+    n_kernels = (n_gemms, n_collectives)
+    background = tuple(stream for stream, n in enumerate(n_kernels) if n > min(n_kernels))
     schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
 
     def program_of(op: Operator, rank: int) -> Program:
@@ -58,19 +61,19 @@ def side_by_side_part(
             steps = ring_steps(schedule, op.n, memory.buffers[-1], arrived)
             until = not_waited_for(steps, schedule.flags)
             operations.append(replace(kernel, stream=1, launch=None, startup=startup, steps=steps, until=until))
-        return program(op, rank, memory, *operations)
+        return program(op, rank, memory, *operations, background=background)
 
     return part_of(op, "side_by_side", f"{collective} beside the GEMM", program_of)
 
 
-def times_side_by_side(spans: Iterable[Any]) -> tuple[float, float]:
+def times_side_by_side(spans: Iterable[Any], n_gemms: int, n_collectives: int) -> tuple[float, float]:
     """Return the mean ticks from one end of a GEMM, and of a collective, to the next while the other kind runs.
 
-    *spans* are operations that have run, each with its ``kind`` and the tick of its ``end``.
+    *spans* are operations that have run, each with its ``kind`` and the tick of its ``end``, of so many.
     """
     ended = list(spans)
     gemms, collectives = ([span.end for span in ended if span.kind == kind] for kind in (Gemm.kind, Moves.kind))
-    until = min(gemms[-1], collectives[-1])
+    until = min(ends[-1] for ends, n in ((gemms, n_gemms), (collectives, n_collectives)) if len(ends) == n)
     return _period(gemms, until), _period(collectives, until)
 
 

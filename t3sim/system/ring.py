@@ -87,7 +87,12 @@ class RingMachine(Machine):
         self._arrived[receiver][sender].append((self._sent_in, messages))
 
     def load(self, d: int, program: Program, start_at: int = 0) -> None:
-        """Load *program* on GPU *d*, whose host begins at tick *start_at*; ``note_loaded`` when all have theirs."""
+        """Load *program* on GPU *d*, whose host begins at tick *start_at*; ``note_loaded`` when all have theirs.
+
+        Raises ``UsageError`` for streams in the background: what others wait for might be cut off with them.
+        """
+        if program.background:
+            raise UsageError("program: streams in the background need mirrored mode, where one GPU stands for all")
         shift = self.load_on(d, program, start_at)
         if d in self.links:
             self.links[d].transform = shift

@@ -18,7 +18,7 @@ PAST_L2 = (codes.ROUTE_LOCAL_STORE, codes.ROUTE_LOCAL_UPDATE)
 
 
 def spans_of(core: GpuCore, gpu: int = 0) -> Iterator[Span]:
-    """Yield the operations that number *gpu* has run, each with its ticks and bytes."""
+    """Yield the operations that number *gpu* has run to their ends, each with its ticks and bytes."""
     assert core.program is not None
     granule = core.machine.memory.access
     operations = iter(core.operations)
@@ -28,7 +28,9 @@ def spans_of(core: GpuCore, gpu: int = 0) -> Iterator[Span]:
         kind = given.kind
         if isinstance(given, Barrier):
             last = next(operations)
-        elif isinstance(given, Gemm):
+        if last.state != codes.OVER:
+            continue  # cut off
+        if isinstance(given, Gemm):
             granules = granules_of_gemm(core, one)
         elif isinstance(given, Moves):
             granules = granules_of_moves(given, core.program.n)

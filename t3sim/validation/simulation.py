@@ -270,7 +270,8 @@ class MemoryContention(Simulation):
             ]
             units = (self.n_units, self.n_units + self.n_beside)
             kernels.append(kernel("streams", units, columns, stream=1, launch=0))
-        return Part.alike("contention", "memory contention", program(op, 0, memory, *kernels))
+        background = (1,) if self.n_beside else ()
+        return Part.alike("contention", "memory contention", program(op, 0, memory, *kernels, background=background))
 
     def _bytes_of_stream(self) -> int:
         """Return what a unit has to stream to go on until the others are done, be they ``SLOWEST`` times slower."""
@@ -322,7 +323,8 @@ class SideBySide(Simulation):
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""
         gemm_alone, collective_alone, both = result
-        gemm, collective = map(self.us, times_side_by_side(both.spans))
+        n_kernels = kernels_for(gemm_alone.ticks, collective_alone.ticks)
+        gemm, collective = map(self.us, times_side_by_side(both.spans, *n_kernels))
         if self.gemm_share is not None:
             alone_us = self.reduce_scatter.us(collective_alone.ticks)
             overlapped = self.gemm_share * gemm / self.gemm.us(gemm_alone.ticks)

@@ -175,7 +175,7 @@ def test_what_two_gemms_read_through_one_l2_is_not_told_apart() -> None:
     workload = "workload={gemm: {m: 128, n: 128, k: 64}, tp: 2}"
     chosen = ["machine=t3-tiny", "tiling=gemm-64x64", workload, "strategy=t3"]
     two_gemms = load_experiment("experiments/t3-tnlg-fc2/experiment.yaml", chosen).points[0]
-    part = side_by_side_part(operator_of(two_gemms), "reduce-scatter", 2, 1)
+    part = side_by_side_part(operator_of(two_gemms), "reduce-scatter", 2, 2)
     phase: Phase = MirroredParts(two_gemms, PhaseStore()).phase(part)
     found = {(span.kind, span.read_bytes is None, span.written_bytes is None) for span in phase.spans}
     assert found == {("gemm", True, True), ("moves", False, False)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ from t3sim.config.experiment import CollectiveSpec, GemmShape, WorkloadSpec
 from t3sim.config.presets import load_tiling
 from t3sim.overlap.interface import Phase
 from t3sim.program.parts import collective_plan, gemm_part, reduce_scatter_part
+from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
 from t3sim.system.simulate import operator_of
 from tests.harness.sublayers import ObservedParts
@@ -157,7 +160,8 @@ class Beside(NamedTuple):
     scatter: Phase
     both: Phase
     times: tuple[float, float]  # of a GEMM and of a reduce-scatter beside the other
-    n: tuple[int, int]  # how often each ran
+    n: tuple[int, int]  # how often each ran, or was there to run
+    to_the_end: Callable[[], Phase]  # both, nothing in the background
 
 
 @cache
@@ -169,8 +173,10 @@ def beside(channels: int = 24) -> Beside:
     gemm = parts.of(gemm_part(parts.op))
     scatter = parts.of(reduce_scatter_part(parts.op, n_compute_units=channels))
     n = kernels_for(gemm.ticks, scatter.ticks)
-    both = parts.of(side_by_side_part(parts.op, "reduce-scatter", *n, n_compute_units=channels))
-    return Beside(gemm, scatter, both, times_side_by_side(both.spans), n)
+    part = side_by_side_part(parts.op, "reduce-scatter", *n, n_compute_units=channels)
+    both = parts.of(part)
+    whole = Part.alike(part.role, part.name, replace(part.programs[0], background=()))
+    return Beside(gemm, scatter, both, times_side_by_side(both.spans, *n), n, lambda: parts.of(whole))
 
 
 @pytest.mark.deep
@@ -185,11 +191,15 @@ def test_both_take_longer_beside_each_other() -> None:
 def test_everything_is_done_beside_each_other() -> None:
     """Do all kernels of both kinds end, with the traffic of each as often as it ran?"""
     found = beside()
-    both, (n_gemms, n_collectives) = found.both.counters, found.n
+    whole = found.to_the_end()
+    both, (n_gemms, n_collectives) = whole.counters, found.n
     assert n_gemms >= 2
     assert both["l2_accesses"] == n_gemms * found.gemm.counters["l2_accesses"]
     for name in ("link_bytes", "comm_read_bytes"):
         assert both[name] == n_collectives * found.scatter.counters[name]
+    # What is cut off in the background changes nothing before.
+    assert set(found.both.spans) < set(whole.spans)
+    assert times_side_by_side(whole.spans, *found.n) == found.times
 
 
 def test_fewer_channels_leave_more_to_the_gemm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ def together(*, persistent: bool, n_workgroups: int, startup_us: int = 0, n_gemm
     op = Operator(spec, 2, make_tile_trace(SHAPE, tiling, 2))
     # The reduce-scatter is of another array: of two chunks.
     part = side_by_side_part(op, "reduce-scatter", n_gemms, 1)
-    machine = mirrored(spec, part.programs[0])
+    machine = mirrored(spec, replace(part.programs[0], background=()))  # to the end of both
     machine.run()
     core = machine.core
     slots = np.array(core.gpu.compute_units["state_slots"][:4, codes.COLLECTIVE_WORK])

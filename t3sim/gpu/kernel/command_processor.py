@@ -92,6 +92,7 @@ def end_operations(gpu, waits, posts, store_queue, now):
         if is_over and has_left(gpu, operation, store_queue) and post_all(gpu, operation, posts, store_queue, now):
             operation.state = OVER
             operation.end_at = now
+            gpu.n_awaited -= 1 - operation.is_background
         else:
             gpu.running[n_left] = gpu.running[place]
             n_left += 1

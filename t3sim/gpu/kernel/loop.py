@@ -155,10 +155,16 @@ def note_first_stage(gpu, gemm):
 def is_program_over(gpu):
     """Return whether all operations have ended and everything that they caused has been done.
 
+    What is in the background is cut off when all else has ended, and all that is under way with it.
+
     Move kernels end before their last stores have left: those are the next program's as well.  Behind a switch they
     must have left: without room at the other end nobody could say when they will.
     """
-    if gpu.n_pending + gpu.n_running > 0 or gpu.n_inbound != gpu.expected_inbound:
+    if gpu.n_awaited > 0:
+        return False
+    if gpu.has_background:
+        return True
+    if gpu.n_inbound != gpu.expected_inbound:
         return False
     if gpu.n_loads != gpu.expected_loads or (gpu.n_loads > 0 and gpu.link_port.dma_head < gpu.link_port.dma_tail):
         return False
@@ -180,7 +186,8 @@ def end_program(gpu):
     for channel_id in range(gpu.n_channels):
         gpu.last_done_at = max(gpu.last_done_at, gpu.channels[channel_id].last_done_at * gpu.memory_ticks)
     for cu_index in range(gpu.n_compute_units if gpu.runs_gemms else 0, gpu.n_compute_units + gpu.n_copy_engines):
-        note_idle_slots(gpu, gpu.compute_units[cu_index])
+        if gpu.compute_units[cu_index].move_operation < 0:
+            note_idle_slots(gpu, gpu.compute_units[cu_index])
     gpu.is_busy = 0
 
 

@@ -362,6 +362,7 @@ def ingress_port_dtype():
 # A kernel that this GPU runs: when, on which compute units, where its work is in the other tables, how far it is.
 OPERATION_TABLE = record_dtype(
     "kind", "state", "priority", "traffic_class",
+    "is_background",  # nothing waits for its end but what needs it
     "issued_at",  # by the host
     "launch_ticks",  # from then, or from what it waits for, to its start
     "first_wait", "n_waits",  # of WAIT_TABLE
@@ -438,6 +439,8 @@ def gpu_dtype(layout):
         ("move_units", (layout.n_move_workgroups,)),  # compute unit of each workgroup of a move kernel; -1
         ("signals", (layout.n_signals,)), "n_operations",
         "n_pending", "n_running",  # not started; started and not over
+        "n_awaited",  # of both, those not in the background
+        "has_background",
         "next_start_at",  # of those that wait for nothing but time
         "has_news",  # a signal has been posted that nobody has looked at
         "n_undispatched",  # workgroups of GEMMs, started or not
