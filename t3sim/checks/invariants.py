@@ -163,9 +163,14 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
     yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
     yield Claim("C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(heads.sum() + port.dma_head))
-    yield Claim("C1", "compute_unit[]", "stores in the queue of its group, against counted", in_queues(core),
+    yield Claim("C1", "compute_unit[]", "stores in its queue, against counted", in_queues(core),
                 gpu.compute_units["unsent_granules"])  # fmt: skip
     taken = int(gpu.n_inbound + gpu.n_signals_received)
+    if int(port.n_queues) > 1:
+        of_groups, queues = np.zeros(int(port.n_groups), np.int64), port.queues[: int(port.n_queues)]
+        np.add.at(of_groups, queues["group"], queues["admitted"] - queues["head"])
+        kept = port.groups["n_stores"][: len(of_groups)]
+        yield Claim("C1", "link_port.group[]", "stores buffered, counted against those in queues", kept, of_groups)
     yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), taken)
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
     in_line = int(channels_of(core)["n_waiting_cu"].sum())
@@ -179,7 +184,7 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
 
 
 def in_queues(core: GpuCore) -> NDArray[np.int64]:
-    """Return the stores of each unit that wait in the queue of its group."""
+    """Return the stores of each unit that wait in its queue."""
     units = core.gpu.compute_units["store_queue"]
     counts = np.zeros(len(units), np.int64)
     for queue, stores in enumerate(core.unsent_stores()):
@@ -270,13 +275,17 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     taken = units["outstanding_granules"] * units["is_taken"]
     most = units["l1_granules"] + int(gpu.l2.granules_per_line)  # flags make a line longer
     yield Claim("B7", "compute_unit[]", "loads of a move kernel in flight", taken, most, True)
-    unsent = gpu.compute_units["unsent_granules"]
-    yield Claim("B7", "compute_unit[]", "stores in the link port", unsent, gpu.compute_units["most_unsent"], True)
     port = gpu.link_port
     queues = port.queues[: int(port.n_queues)]
-    buffered = queues["tail"] - queues["head"]
-    part = "link_port" if len(queues) == 1 else "link_port.queue[]"
-    yield Claim("B7", part, "stores buffered", buffered, int(port.buffer_granules), True)
+    if len(queues) == 1:
+        yield Claim(
+            "B7", "link_port", "stores buffered", queues["tail"] - queues["head"], int(port.buffer_granules), True
+        )
+    else:
+        n_stores = port.groups["n_stores"][: int(port.n_groups)]
+        yield Claim("B7", "link_port.group[]", "stores buffered", n_stores, int(port.buffer_granules), True)
+        held = queues["tail"] - queues["admitted"]
+        yield Claim("B7", "link_port.queue[]", "stores in front of the buffer", held, queues["room"], True)
     if gpu.ingress_port.is_there:
         yield from ingress_claims(core)
 

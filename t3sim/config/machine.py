@@ -120,9 +120,10 @@ class ComputeUnitSpec(Spec):
     count_latency: Latency = Field(
         0, description="of a tile that its kernel counts, behind its stores: a fence, and the counter's answer"
     )
-    max_unsent_bytes: Annotated[Bytes, AtMost(1 << 24)] | None = Field(
-        None, description="of its stores to other GPUs in the egress buffer; none: what that holds"
-    )
+    store_queue: Annotated[Bytes, AtMost(1 << 20)] | None = Field(
+        None, description="its stores to other GPUs that wait for room in the egress buffer, with loads of GEMMs behind"
+        " them; none: they wait nowhere",
+    )  # fmt: skip
     l1: L1Spec | None = Field(None, description="its L1; none: loads in flight take no room in one")
 
 

@@ -123,6 +123,11 @@ def _groups(machine: MachineSpec) -> Iterator[Finding]:
         yield path, f"has {format_number_list(missing)} in no group; each compute unit must be in one"
 
 
+def has_queues(machine: MachineSpec) -> bool:
+    """Return whether each compute unit has a queue of its own for stores to other GPUs."""
+    return machine.gpu.n_groups > 1 or machine.gpu.compute_unit.store_queue is not None
+
+
 def egress_part(machine: MachineSpec) -> int:
     """Return the bytes of the egress buffer that each group of compute units has: whole accesses."""
     return machine.link.egress_buffer // machine.gpu.n_groups // machine.memory.access * machine.memory.access
@@ -156,9 +161,7 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
         parts = f" for each of {spec.n_groups} groups (`gpu.compute_unit_groups`)" if spec.n_groups > 1 else ""
         buffer = format_bytes(machine.link.egress_buffer)
         yield "link.egress_buffer", f"is {buffer}, must hold at least {with_flags}{parts}"
-    share, read_ahead = unit.max_unsent_bytes, spec.dma.read_ahead
-    if share is not None and share < max([line, *flagged]):
-        yield "gpu.compute_unit.max_unsent_bytes", f"is {format_bytes(share)}, must be at least {with_flags}"
+    read_ahead = spec.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < line:
         yield "gpu.dma.read_ahead", f"is {format_bytes(read_ahead)}, must be at least {one_line}, or `chunk`"
 

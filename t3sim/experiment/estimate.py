@@ -10,7 +10,7 @@ accesses of 32 and 64 bytes, rings of 1 to 32 channels.  For phases of more than
 they took, on the core that ``cost.SAMPLE_SECONDS`` describes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,13 +95,27 @@ def least_seconds(run: RunSpec) -> float:
 
 def phase_seconds(job: PhaseJob) -> float:
     """Return about how many seconds the phase of *job* simulates on one core."""
-    return job.n_gpus * sum(seconds_of(job.machine, work) for work in work_of(job.part.programs[0], job.machine))
+    are_alike = job.n_gpus == 1 or job.part.difference is None
+    programs = job.part.programs[:1] if are_alike else job.part.programs
+    return job.n_gpus / len(programs) * sum(_program_seconds(program, job.machine) for program in programs)
 
 
-def work_of(program: Program, machine: MachineSpec) -> list[Work]:
-    """Return what each kernel of *program* makes the simulator do on one GPU."""
+def _program_seconds(program: Program, machine: MachineSpec) -> float:
+    """Return what *program* takes on one GPU; its streams in the background, no longer than the others."""
+    awaited = work_of(program, machine, set(program.streams()) - set(program.background))
+    beside = work_of(program, machine, set(program.background))
+    until_s, beside_s = (sum(work.simulated_s for work in works) for works in (awaited, beside))
+    share = min(1.0, until_s / beside_s) if beside_s else 0.0
+    seconds, of_beside = (sum(seconds_of(machine, work) for work in works) for works in (awaited, beside))
+    return seconds + share * of_beside
+
+
+def work_of(program: Program, machine: MachineSpec, streams: Container[int] | None = None) -> list[Work]:
+    """Return what each kernel of *program* makes the simulator do on one GPU; *streams*: each in one of these."""
     works = []
     for operation in program.operations:
+        if streams is not None and operation.stream not in streams:
+            continue
         if isinstance(operation, Gemm):
             trace, is_fused = operation.trace, bool((operation.stores.kind != CACHED).any())
             gemm, tiling = trace.gemm, trace.tiling

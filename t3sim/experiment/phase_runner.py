@@ -110,8 +110,8 @@ class PhaseRunner:
 
         *longest_first*: not in the order of the points, so that workers end together.
         """
-        if longest_first:
-            self._ready = deque(sorted(self._ready, key=lambda task: -task.seconds))
+        in_order = self._put_longest_first if longest_first else lambda: None
+        in_order()
         total = sum(task.seconds for task in self.missing) or 1.0  # by estimated time
         shares: dict[str, float] = {}  # that are done, by digest
         done_s, n_failed = 0.0, 0
@@ -135,11 +135,18 @@ class PhaseRunner:
                     can_go_on = any(map(self._is_ready, needed)) or all(one in self._known for one in needed)
                     if can_go_on and self._ask(i):
                         done(i)
+                in_order()
             elif outcome.error is not None and not self._is_forgiven(outcome.error):
                 raise outcome.error
             else:
                 self._failed[digest] = outcome.reason
                 n_failed = len(self.failed)
+
+    def _put_longest_first(self) -> None:
+        """Put the tasks that are ready, those which workers take from, in the order of their lengths."""
+        ready = sorted(self._ready, key=lambda task: -task.seconds)
+        self._ready.clear()
+        self._ready.extend(ready)
 
     def _ask(self, i: int) -> bool:
         """Ask point *i* for its phases, and hand on those that can be simulated now; return whether it is finished."""
@@ -165,9 +172,13 @@ class PhaseRunner:
         for digest in needed:
             self._points_of.setdefault(digest, {})[i] = None
         known = {digest: replace(stored.phase, timeline=Timeline()) for digest, stored in given.items()}
+        jobs = {self._digest_of[key]: job for key, job in plan.jobs.items()}
         for digest in filter(self._is_ready, needed):
             self._submitted.add(digest)
-            self._ready.append(replace(self._tasks[digest], asked_by=point, known=known))
+            task = self._tasks[digest]
+            if task.after:  # only now it is known what it is
+                task = self._tasks[digest] = replace(task, seconds=phase_seconds(jobs[digest]))
+            self._ready.append(replace(task, asked_by=point, known=known))
         if len(given) < len(needed):
             return False
         self.results[i] = PointResult(result, {digest: stored.wall_s for digest, stored in given.items()})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from t3sim.config.machine import MachineSpec
-from t3sim.config.machine_checks import egress_part, machine_findings, wire_time
+from t3sim.config.machine_checks import egress_part, has_queues, machine_findings, wire_time
 from t3sim.errors import UsageError
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.state import INVERSE_SHIFT, Layout
@@ -73,13 +75,32 @@ def full_packet(machine: MachineSpec) -> int:
     return machine.link.packet_payload or machine.memory.access
 
 
-def store_queues(machine: MachineSpec) -> tuple[int, int]:
-    """Return how many store queues the link port has, and the granules that each holds.
+def store_queues(machine: MachineSpec) -> list[int]:
+    """Return the granules that each store queue of the link port holds.
 
-    With several groups of compute units, copy engines and the command processor have one more.
+    If compute units come in groups or hold stores themselves, each has a queue, and what no unit stores one more.
     """
-    n_groups = machine.gpu.n_groups
-    return n_groups + (n_groups > 1), egress_part(machine) // machine.memory.access
+    spec, access = machine.gpu, machine.memory.access
+    part, held = egress_part(machine) // access, spec.compute_unit.store_queue
+    if not has_queues(machine):
+        return [part]
+    return [part + (held or 0) // access] * spec.n_compute_units + [part]
+
+
+def fill_store_queues(gpu: Any, machine: MachineSpec) -> None:
+    """Store queues of the link port, and whose they are."""
+    spec, port, places = machine.gpu, gpu.link_port, store_queues(machine)
+    port.n_queues, port.n_groups = len(places), spec.n_groups + (len(places) > 1)
+    port.buffer_granules = places[-1]
+    queues = port.queues[: len(places)]
+    queues["n_places"], queues["first_place"] = places, np.cumsum([0, *places[:-1]])
+    queues["room"] = np.array(places) - places[-1]
+    queues["group"], queues["next"] = port.n_groups - 1, len(places) - 1
+    port.groups["turn"][int(port.n_groups) - 1] = len(places) - 1
+    for number, units in enumerate(spec.groups if len(places) > 1 else ()):
+        queues["group"][units], queues["next"][units] = number, np.roll(units, -1)
+        port.groups["turn"][number] = units[0]
+    gpu.compute_units["store_queue"] = np.minimum(np.arange(len(gpu.compute_units)), len(places) - 1)
 
 
 def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
@@ -194,11 +215,5 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
         port.payload_cost, port.header_cost, port.scale = payload, header, scale
     gpu.link_port.full_packet = full_packet(machine)
     gpu.link_port.granule_cost = payload + header // full_packet(machine)
-    gpu.link_port.n_queues, gpu.link_port.queue_places = store_queues(machine)
-    gpu.link_port.buffer_granules = gpu.compute_units["most_unsent"] = int(gpu.link_port.queue_places)
-    for queue, units in enumerate(spec.groups):
-        gpu.compute_units["store_queue"][units] = queue
-    gpu.compute_units["store_queue"][spec.n_compute_units :] = gpu.link_port.n_queues - 1
-    if spec.compute_unit.max_unsent_bytes is not None:
-        gpu.compute_units["most_unsent"][: spec.n_compute_units] = spec.compute_unit.max_unsent_bytes // granule
+    fill_store_queues(gpu, machine)
     gpu.ingress_port.buffer_granules = (machine.link.ingress_buffer or 0) // granule

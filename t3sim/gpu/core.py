@@ -1,7 +1,6 @@
 """One GPU as a simulation object: its record, its tables, its compiled loop.  Knows ticks, no SimPy."""
 
 from collections.abc import Callable, Sequence
-from math import prod
 from operator import is_
 from typing import Any
 
@@ -60,7 +59,7 @@ class GpuCore:
         self.state = empty_gpu(self.layout, self.used)
         self.gpu = self.state[0]
         self.tables = Tables()
-        self.store_queue = records(MESSAGE, prod(store_queues(machine)))
+        self.store_queue = records(MESSAGE, sum(store_queues(machine)))
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
         self._peers: NDArray[Any] | None = None  # the same, if the GPU has an ingress port
@@ -149,10 +148,9 @@ class GpuCore:
     def unsent_stores(self) -> list[NDArray[Any]]:
         """Return what waits in each store queue of the link port, in order."""
         port = self.gpu.link_port
-        places = int(port.queue_places)
         return [
-            self.store_queue[queue * places + np.arange(int(line["head"]), int(line["tail"])) % places]
-            for queue, line in enumerate(port.queues[: int(port.n_queues)])
+            self.store_queue[line["first_place"] + np.arange(line["head"], line["tail"]) % line["n_places"]]
+            for line in port.queues[: int(port.n_queues)]
         ]
 
     def put_behind_switch(self, room: list[int]) -> None:

@@ -102,7 +102,7 @@ def work_left(hung: HungGpu) -> dict[str, str]:
     n_unsent = n_unsent_stores(hung)
     if n_unsent or port.dma_head < port.dma_tail:
         left["link_port"] = (
-            f"{port.n_sent} granules sent, {n_unsent} of {port.buffer_granules * port.n_queues} in the store"
+            f"{port.n_sent} granules sent, {n_unsent} of {port.buffer_granules * port.n_groups} in the store"
             f" buffer, {port.dma_tail - port.dma_head} of DMA data queued"
         )
     return left | {f"channel[].{part}": NOT_SERVED for part in (*hung.core.traffic.queues, "bank[]", "dram_queue")}
@@ -505,20 +505,18 @@ def port_data(hung: HungGpu) -> Edges:
 
 
 def store_buffer_room(hung: HungGpu, unit: int, _: Any) -> Edges:
-    """Room in the store buffer of the link, or in what a unit may have of it."""
+    """Room in the store buffer of the link, or in the queue of a unit in front of it."""
     gpu, cu = hung.gpu, hung.gpu.compute_units[unit]
-    buffer, most = int(gpu.link_port.buffer_granules), counted(int(cu.most_unsent), "granule")
-    is_part = gpu.link_port.n_queues > 1
+    port = gpu.link_port
+    buffer, held = int(port.buffer_granules), int(port.queues[int(cu.store_queue)].room)
+    is_part = hung.core.machine.gpu.n_groups > 1
     step = hung.tables.steps[hung.step_of(unit)[1]] if cu.move_operation >= 0 else None
-    if is_part and step is not None and step.send < 0 <= step.post_signal and cu.unsent_granules:
+    if port.n_queues > 1 and step is not None and step.send < 0 <= step.post_signal and cu.unsent_granules:
         yield "link_port", f"what it posts here comes behind {counted(int(cu.unsent_granules), 'store')} elsewhere"
-    elif cu.unsent_granules + gpu.l2.granules_per_line <= cu.most_unsent or cu.most_unsent >= buffer:
-        of_group = "the part of its store buffer that this group of units has, of" if is_part else "its store buffer of"
-        yield "link_port", f"{of_group} {buffer} granules{',' if is_part else ''} is full"
-    elif cu.unsent_granules:
-        yield "link_port", f"what one unit may have of its store buffer, {most}, is full"
-    else:
-        yield NOTHING, f"may have {most} in the store buffer of the link, which is no room for a line"
+        return
+    of_group = "the part of its store buffer that this group of units has, of" if is_part else "its store buffer of"
+    in_front = f" and so are the {counted(held, 'granule')} in front of it" if held else ""
+    yield "link_port", f"{of_group} {buffer} granules{',' if is_part else ''} is full{in_front}"
 
 
 def oldest_message(hung: HungGpu) -> Edges:

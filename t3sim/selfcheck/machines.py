@@ -37,7 +37,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "gpu.kernel_launch": ("100 ns", "3 us"),
     "gpu.compute_unit_groups": (["0-1", "2-3"], ["0", "1-3"], ["3", "1", "0,2"], ["0-1", "2"], ["0,2-4", "1,5-7"]),
     "gpu.compute_unit.max_outstanding_lines": (1, 2, 16),
-    "gpu.compute_unit.max_unsent_bytes": ("512 B", "4 KiB"),
+    "gpu.compute_unit.store_queue": ("64 B", "512 B", "4 KiB"),
     "gpu.compute_unit.matrix_efficiency": (0.2, 0.5, 1.0),
     "gpu.compute_unit.l2_bytes_per_cycle": (32, 128),
     "gpu.compute_unit.l2_store_bytes_per_cycle": (16, 128),

@@ -42,7 +42,9 @@ LINE_STORE_BYTES_PER_CYCLE = 32  # 63.1 GB/s of whole lines to its own memory
 STORE_BYTES = 64  # of a warp of the kernel that scatters, with a pointer from a table: 2 B a thread
 STORE_BYTES_PER_CYCLE = 15  # of one SM that stores a tile so, to its own memory or to a peer's: 30.1 GB/s
 ROUNDS = 8  # until clock and share agree to a thousandth
-STORES_AHEAD = 16 << 10  # B of each SM, between it and the link
+# B stored 2 B a thread that an SM holds, with its loads behind them, and that are in front of the link for each SM
+# (validation/h100-unsent-stores.csv, decision 46).
+STORES_HELD, STORES_AHEAD = 7_040, 5_760
 # The SMs of an H200 in groups that have equal parts of the link: three in each GPC (validation/h200-sm-groups.csv).
 SM_GROUPS = (
     "0-1,48-49,128-129", "16-17,124-125,130-131", "32-33,126-127",
@@ -84,10 +86,19 @@ class Timeline:
         """Return the shape of the GEMM."""
         return shape_of(self.rows[0])
 
-    @property
-    def main_loop_s(self) -> float:
-        """Return the median main loop in seconds."""
-        return statistics.median(int(row["mainloop_end_ns"]) - int(row["start_ns"]) for row in self.rows) * 1e-9
+    def main_loop_s(self, gpus: int = 1) -> float:
+        """Return the median main loop in seconds, of the tiles that begin behind no stores of their SM to other GPUs.
+
+        That is the first tile of each SM, and each one behind a tile of rows that its GPU, one of *gpus*, owns.
+        """
+        n_rows = 1 + max(int(row["tile_row"]) for row in self.rows)
+        lengths, is_behind_stores = [], set[int]()  # SMs whose last tile was for another GPU
+        for row in sorted(self.rows, key=lambda row: int(row["start_ns"])):
+            sm = int(row["sm"])
+            if sm not in is_behind_stores:
+                lengths.append(int(row["mainloop_end_ns"]) - int(row["start_ns"]))
+            (is_behind_stores.add if int(row["tile_row"]) * gpus >= n_rows else is_behind_stores.discard)(sm)
+        return statistics.median(lengths) * 1e-9
 
 
 def shape_of(row: Measurement) -> GemmShape:
@@ -123,14 +134,14 @@ class Scatters:
         """Return the simulation of a row, on as many GPUs as it says if *gpus* does not, or None, and a remark."""
         shape = shape_of(row)
         recorded = [timeline for timeline in self._recorded if folder_of(timeline.rows[0]) == folder_of(row)]
-        found = self.main_loop_s(shape, recorded)
+        n_gpus = gpus or int(row["gpus"])
+        found = self.main_loop_s(shape, recorded, n_gpus)
         if found is None:
             return None, "too few recorded tiles to tell how long its main loop is"
         main_loop_s, source = found
-        n_gpus = gpus or int(row["gpus"])
         own = with_unit(
             machine, l2_store_bytes_per_cycle=STORE_BYTES_PER_CYCLE, store_header=0,
-            epilogue=machine.gpu.l2.hit_latency, max_unsent_bytes=STORES_AHEAD,
+            epilogue=machine.gpu.l2.hit_latency, store_queue=STORES_HELD,
         )  # fmt: skip
         n_sent = shape.m * shape.n * ELEMENT_BYTES * (n_gpus - 1) // n_gpus
         efficiency = efficiency_of(main_loop_s, own, self.tiling, shape, n_sent)
@@ -142,15 +153,15 @@ class Scatters:
         remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from {source}"
         return Scatter(GemmAlone(own, self.tiling, shape), n_gpus, order, STORE_BYTES), remark
 
-    def main_loop_s(self, shape: GemmShape, recorded: Sequence[Timeline]) -> tuple[float, str] | None:
+    def main_loop_s(self, shape: GemmShape, recorded: Sequence[Timeline], gpus: int) -> tuple[float, str] | None:
         """Return how long the main loop of a tile of *shape* takes by those *recorded*, and a word about it."""
         for timeline in recorded:
             if timeline.shape == shape:
-                return timeline.main_loop_s, "its median main loop"
+                return timeline.main_loop_s(gpus), "its main loops behind no stores to others"
         slices = [-(-timeline.shape.k // self.tiling.k_slice) for timeline in recorded]
         if len(set(slices)) < 2:
             return None
-        line = np.polyfit(slices, [timeline.main_loop_s for timeline in recorded], 1)
+        line = np.polyfit(slices, [timeline.main_loop_s(gpus) for timeline in recorded], 1)
         return float(np.polyval(line, -(-shape.k // self.tiling.k_slice))), "the line through recorded main loops"
 
 
@@ -185,7 +196,7 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
     own = machine
     if first["kernel"] in TRITON_KERNELS:
         own, tiling = with_unit(own, l2_store_bytes_per_cycle=LINE_STORE_BYTES_PER_CYCLE), exchanging(tiling)
-    efficiency = efficiency_of(timeline.main_loop_s, own, tiling, shape)
+    efficiency = efficiency_of(timeline.main_loop_s(), own, tiling, shape)
     own = with_unit(own, matrix_efficiency=efficiency)
     tiles = tuple((int(row["tile_row"]), int(row["tile_col"])) for row in timeline.rows)
     remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from its median main loop"

@@ -475,12 +475,6 @@ CASES = [
         "e.yaml:2:49: machine.link.egress_buffer: is 64 B, must hold at least one line (`gpu.l2.line`, 128 B)",
     ),
     case(
-        "F-A6 a compute unit whose stores to others hold no line",
-        machine("gpu: {compute_unit: {max_unsent_bytes: 64 B}}"),
-        "e.yaml:2:66: machine.gpu.compute_unit.max_unsent_bytes: is 64 B, must be at least one line"
-        " (`gpu.l2.line`, 128 B)",
-    ),
-    case(
         "F-A6 a compute unit in no group",
         machine('gpu: {n_compute_units: 4, compute_unit_groups: ["0-1", "2"]}'),
         "e.yaml:2:74: machine.gpu.compute_unit_groups: has 3 in no group; each compute unit must be in one",

@@ -24,7 +24,6 @@ from t3sim.gpu.kernel.link_port import (
     has_buffer_room,
     is_empty,
     queue_dma_data,
-    takes_stores,
     transmit,
 )
 from t3sim.gpu.kernel.state import MESSAGE
@@ -197,21 +196,6 @@ def test_buffer_takes_what_the_data_sheet_says() -> None:
     assert port.port.n_sent == 2
     assert has_buffer_room(port.port, 0, 4)
     assert not has_buffer_room(port.port, 0, 5)
-
-
-def test_a_unit_has_its_own_share_of_the_store_buffer() -> None:
-    """Does a unit wait for its own stores only, and does what is on the wire make room for it?"""
-    port = Port("gpu: {compute_unit: {max_unsent_bytes: 256 B}}")
-    one, other = port.gpu.compute_units[0], port.gpu.compute_units[1]
-    port.queue_stores([0] * 3, unit=0)
-    assert [takes_stores(port.port, one, n) for n in (1, 2)] == [True, False]
-    assert takes_stores(port.port, other, 4)
-    port.queue_stores([0] * 2, unit=1)
-    port.transmit(1)  # the first granule goes on the wire
-    assert (int(one.unsent_granules), int(other.unsent_granules)) == (2, 2)
-    assert takes_stores(port.port, one, 2)
-    port.transmit()
-    assert (int(one.unsent_granules), int(other.unsent_granules)) == (0, 0)
 
 
 def test_dma_data_need_no_room_in_the_store_buffer() -> None:

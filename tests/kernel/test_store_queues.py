@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pytest
 
 from t3sim.checks.invariants import broken
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import INCOMING_WRITE, SIGNAL
-from t3sim.gpu.kernel.link_port import buffer_store, is_empty, takes_post, takes_stores, transmit
+from t3sim.gpu.kernel.codes import INCOMING_WRITE, ROUTE_REMOTE_UPDATE, SIGNAL
+from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, is_behind_stores, is_empty, takes_post, transmit
 from t3sim.program.operations import NONE, STEP, STORE, Moves, Post, Program, Signals, Wait, table
 from t3sim.system import simulate
 from t3sim.system.machine import MirroredMachine
@@ -30,6 +32,11 @@ def store(core: GpuCore, unit: int, n: int, packet: int = 64, at: int = 0, kind:
         buffer_store(core.gpu, core.store_queue, unit, kind, -1, 10 + unit, i, -1, packet, at)
 
 
+def takes(core: GpuCore, unit: int, n: int) -> bool:
+    """Whether there is room for *n* granules of a unit."""
+    return bool(has_buffer_room(core.gpu.link_port, core.gpu.compute_units[unit].store_queue, n))
+
+
 def left(core: GpuCore, slot_end: int = FOREVER) -> str:
     """Let leave what can, and return what has left so far: a digit for each granule, the unit; p: a post."""
     transmit(core.gpu, core.peers, core.store_queue, core.tables.dma_queue, core.outbox, slot_end)
@@ -41,7 +48,7 @@ def left(core: GpuCore, slot_end: int = FOREVER) -> str:
 
 
 def turns() -> str:
-    """Three groups, the third of two units that have as much as the others each; then packets of several sizes."""
+    """Three groups, the third of two units that have as much as one of the others; then packets of several sizes."""
     core = core_of(THREE + ", link: {egress_buffer: 6 KiB}")
     for unit in (0, 1, 2, 3):
         store(core, unit, 4)
@@ -82,12 +89,12 @@ def test_what_is_ready_first_goes_first() -> None:
 def test_each_group_has_its_part_of_the_buffer() -> None:
     """Is a full queue no concern of the other groups, nor of what operations post?"""
     core = core_of(THREE + ", link: {egress_buffer: 1536 B}")
-    port, units = core.gpu.link_port, core.gpu.compute_units
+    port = core.gpu.link_port
     store(core, 0, 8)
-    assert [takes_stores(port, units[unit], 1) for unit in range(4)] == [False, True, True, True]
-    assert takes_stores(port, units[2], 8)
+    assert [takes(core, unit, 1) for unit in range(4)] == [False, True, True, True]
+    assert takes(core, 2, 8)
     store(core, 2, 5)
-    assert [takes_stores(port, units[3], n) for n in (3, 4)] == [True, False]
+    assert [takes(core, 3, n) for n in (3, 4)] == [True, False]
     assert broken(core) == []
     taken = 0
     while takes_post(port) and taken < 9:
@@ -99,17 +106,20 @@ def test_each_group_has_its_part_of_the_buffer() -> None:
 def test_a_queue_that_grows_beyond_its_part_is_noticed() -> None:
     core = core_of(THREE + ", link: {egress_buffer: 1536 B}")
     store(core, 0, 9)
-    assert any(line.startswith("B7 broken: link_port.queue[0]: stores buffered") for line in broken(core))
+    assert any(line.startswith("B7 broken: link_port.queue[0]: stores in front of the buffer") for line in broken(core))
 
 
-def test_a_store_in_the_queue_of_another_group_is_noticed() -> None:
+def test_a_store_in_the_queue_of_another_unit_is_noticed() -> None:
     core = core_of(THREE)
     core.gpu.compute_units[0].store_queue = 1
     store(core, 0, 2)
     core.gpu.compute_units[0].store_queue = 0
-    assert any("stores in the queue of its group" in line for line in broken(core))
+    assert any("stores in its queue, against counted" in line for line in broken(core))
     core.gpu.compute_units[0].store_queue = 2
-    assert any("store queue of its group, kept against stated" in line for line in broken(core))
+    assert any("store queue, kept against stated" in line for line in broken(core))
+    core.gpu.compute_units[0].store_queue = 0
+    core.gpu.link_port.queues[0].group = 1
+    assert any("group of its store queue, kept against stated" in line for line in broken(core))
 
 
 def test_a_group_without_room_at_a_receiver_does_not_hold_back_another() -> None:
@@ -123,6 +133,49 @@ def test_a_group_without_room_at_a_receiver_does_not_hold_back_another() -> None
     core.peers["credits"][1] = 1
     assert left(core) == "10"
     assert is_empty(core.gpu.link_port)
+
+
+# --- stores that units hold ---------------------------------------------------------------------------------
+
+HOLD = "gpu: {compute_unit: {store_queue: 256 B}}, link: {egress_buffer: 512 B}"  # four granules each, eight in all
+
+
+def held() -> str:
+    """One unit fills the buffer and its queue; two others come; what leaves makes room for each in turn."""
+    core = core_of(HOLD)
+    room = [takes(core, 0, n) for n in (12, 13)]
+    store(core, 0, 12)
+    store(core, 1, 3)
+    store(core, 2, 4, packet=128)
+    full = [takes(core, unit, 1) for unit in range(4)]
+    behind = [bool(is_behind_stores(core.gpu.link_port, core.gpu.compute_units[unit])) for unit in range(4)]
+    assert broken(core) == []
+    return f"{room} {full} {behind} {left(core)}"
+
+
+def test_units_take_turns_at_the_room_in_front_of_the_wire_and_hold_the_rest() -> None:
+    """Does who comes first have all of the buffer, and from then on each its turn, a packet at a time?"""
+    room, full, behind, sent = re.findall(r"\[.*?\]|\w+$", held())
+    assert room == "[True, False]"
+    assert full == "[False, True, False, True]"  # unit 1 holds three of four
+    assert behind == "[True, True, True, False]"
+    assert sent == "00000000" + "1220" + "1220" + "100"
+
+
+def test_loads_of_a_gemm_wait_behind_the_stores_that_its_unit_holds() -> None:
+    """Does the main loop of a tile begin when the stores of the one before have left the unit, and not before?"""
+    waits = {}
+    for changes in ("", "gpu: {compute_unit: {store_queue: 1 KiB}}, "):
+        spec = machine(changes + "link: {bandwidth: 4 GB/s, egress_buffer: 512 B}")
+        one = mirrored(spec, fused_of(spec, trace_of(512, 512, n_chunks=2)))
+        one.run()
+        assert broken(one.core) == []
+        tiles = np.sort(one.core.tables.workgroups, order="start_at")
+        behind = tiles[np.isin(tiles["route"], [ROUTE_REMOTE_UPDATE])][4:]  # behind the first of each unit
+        waits[changes] = float(np.mean(behind["multiply_at"] - behind["start_at"]))
+    none, held = waits.values()
+    leaves = 1024 / 4e9 * one.core.ticks.hz  # at the rate of the link, if nobody else sends
+    assert held > none + leaves
 
 
 # --- one group is none -------------------------------------------------------------------------------------
@@ -231,19 +284,22 @@ def test_a_store_at_home_that_posts_comes_behind_what_its_unit_has_stored_elsewh
 
 
 MUTANTS = (
-    Mutant("no turns", LINK_PORT, "else port.last_queue + 1\n", "else 0\n"),
+    Mutant("no turns", LINK_PORT, "group = group + 1 if group + 1 < port.n_groups else 0", "group = 0"),
     Mutant("no packets", LINK_PORT, "max(entry.packet // gpu.granule_bytes, 1)", "1"),
-    Mutant("a group keeps its turn", LINK_PORT, "port.packet_left -= 1", "port.packet_left -= 0"),
+    Mutant("a group keeps its turn", LINK_PORT, "    port.packet_left -= 1", "    port.packet_left -= 0"),
+    Mutant("a unit keeps its turn", LINK_PORT, "queue if group.packet_left > 0 else line.next", "queue"),
     Mutant("all in one queue", LINK_PORT, "queue = gpu.compute_units[unit].store_queue", "queue = 0"),
+    Mutant("nothing is held", LINK_PORT, "<= room + line.room", "<= room"),
+    Mutant("no line", LINK_PORT, "if port.n_queues > 1 and port.groups[", "if False and port.groups["),
     Mutant("posts overtake", "t3sim.gpu.kernel.command_processor", "return port.n_queues == 1 or", "return True or"),
-    Mutant("posts at home overtake", "t3sim.gpu.kernel.move_kernel",
+    Mutant("posts at home overtake", "t3sim.gpu.kernel.move_lines",
            "gpu.link_port.n_queues > 1 and cu.unsent_granules > 0", "False"),
 )  # fmt: skip
 
 
 def all_of_it() -> str:
-    """Return turns and order."""
-    return f"{turns()}, {order()}"
+    """Return turns, what is held, and order."""
+    return f"{turns()}, {held()}, {order()}"
 
 
 @pytest.mark.deep
@@ -251,5 +307,5 @@ def test_each_defect_of_the_queues_changes_what_leaves_when() -> None:
     """Do turns, packets, queues and both orders each turn the checks above red?"""
     outcomes = run_mutants(MUTANTS, "tests.kernel.test_store_queues:all_of_it", seconds_each=30)
     good = outcomes.pop(UNCHANGED)
-    assert good == f"{turns()}, {', '.join(ORDER.values())}"
+    assert good == f"{turns()}, {held()}, {', '.join(ORDER.values())}"
     assert [name for name, outcome in outcomes.items() if outcome == good] == []

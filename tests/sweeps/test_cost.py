@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import Sweep, run
 from t3sim.experiment.workers import THIS_PROCESS, Workers
 from t3sim.gpu.kernel.state import Layout
+from t3sim.program.plan import Part
+from t3sim.program.side_by_side import side_by_side_part
+from t3sim.system.parts import PhaseJob
+from t3sim.system.simulate import operator_of
 from tests.conftest import REPOSITORY
 from tests.harness.planned import plan_phases
 from tests.sweeps.sweeping import SWEEP, experiment, phases_in
@@ -171,6 +176,19 @@ def test_the_estimate_of_measured_phases(overrides: tuple[str, ...], took: dict[
     for name, seconds in took.items():
         assert 2 / 3 < estimates[name] / seconds < 3 / 2, name
         assert not 2 / 3 < 2.5 * estimates[name] / seconds < 3 / 2, f"canary: {name}"
+
+
+def test_what_is_in_the_background_takes_no_longer_than_what_it_is_for() -> None:
+    """A reduce-scatter beside one GEMM, and beside ten: those behind it are cut off, and are not estimated."""
+    [run] = load_experiment(STUDY, ["machine=h200", "strategy=sequential", "tiling=cublas-hopper"]).points
+
+    def seconds(n_gemms: int, *background: int) -> float:
+        part = side_by_side_part(operator_of(run), "reduce-scatter", n_gemms, 1)
+        own = Part.alike(part.role, part.name, replace(part.programs[0], background=background))
+        return phase_seconds(PhaseJob((), "x", lambda _report: pytest.fail("planned only"), own, run.machine))
+
+    assert seconds(3, 0) == pytest.approx(seconds(10, 0), rel=1e-6)
+    assert seconds(3, 0) < 0.5 * seconds(10)
 
 
 def requests_of_gemm(*tiling: str) -> float:

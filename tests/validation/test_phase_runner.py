@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,14 @@ class Recorder:
     def __init__(self, errors: Mapping[str, T3SimError] | None = None) -> None:
         self.errors = errors or {}
         self.names: list[str] = []
+        self.digests: list[str] = []
 
     def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
         while tasks:
             task = tasks.popleft()
             assert {*task.after} <= {*task.known}
             self.names.append(task.name)
+            self.digests.append(task.digest)
             if task.name in self.errors:
                 yield SetAside.because_of(task, self.errors[task.name])
             else:
@@ -55,6 +58,19 @@ def test_what_a_phase_starts_from_is_finished_before_it(tmp_path: Path) -> None:
     runner = PhaseRunner(ALL, tmp_path)
     runner.simulate(again)
     assert (again.names, outcomes_of(runner)) == ([], found)
+
+
+def test_what_becomes_ready_comes_before_what_is_shorter(tmp_path: Path) -> None:
+    """Is a phase told from others by its length when those that decide what it is are finished, and not before?"""
+    short = [replace(RING, size=size) for size in (2048, 4096, 8192)]
+    workers = Recorder()
+    runner = PhaseRunner((*short, *ALL), tmp_path)
+    before = {task.name: task.seconds for task in runner.missing}
+    runner.simulate(workers, longest_first=True)
+    both = "reduce-scatter beside the GEMM"
+    assert sorted(workers.names[:2]) == ["gemm", "reduce-scatter"]
+    assert workers.names[2:] == [both, *["reduce-scatter"] * 3]
+    assert runner._tasks[workers.digests[2]].seconds > before[both]
 
 
 def test_a_failure_fails_what_starts_from_it_and_nothing_else(tmp_path: Path) -> None:

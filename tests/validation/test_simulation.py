@@ -147,7 +147,7 @@ def test_figures_of_tiles_by_hand() -> None:
 def test_the_rate_of_a_recorded_kernel_is_that_of_its_median_main_loop(tmp_path: Path) -> None:
     [timeline, scatter] = timelines_of(read_measurements(write_folder(tmp_path)))
     gpu = tiny().gpu
-    efficiency = efficiency_of(timeline.main_loop_s, tiny(), tiling(), GEMM)
+    efficiency = efficiency_of(timeline.main_loop_s(), tiny(), tiling(), GEMM)
     first_operands_s = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.compute_clock
     flops = gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_clock * efficiency * (15e-6 - first_operands_s)
     assert flops == pytest.approx(2 * 64 * 64 * 128)

@@ -28,7 +28,7 @@ from t3sim.gpu.kernel.l2_slice import (
     take_returns,
 )
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
-from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
+from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, is_behind_stores
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import NO_SIGNAL, is_posted, store_tag, tile_of
 from t3sim.gpu.kernel.unit_sleep import loads_until, may_load, multiplying_share, sleep_while_multiplying, wake_unit
@@ -295,7 +295,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         cu.outstanding_granules += n_granules
         slot.stores_outstanding += n_granules
         return codes.WORKING
-    if not takes_stores(gpu.link_port, cu, n_granules):
+    if not has_buffer_room(gpu.link_port, cu.store_queue, n_granules):
         return codes.FOR_LINK
     # The link's latency includes the way from the CU to the port.
     kind = codes.INCOMING_UPDATE if route == codes.ROUTE_REMOTE_UPDATE else codes.INCOMING_WRITE
@@ -364,6 +364,8 @@ def reason_without_operands(gpu, gemm, cu, slot, entry):
         return codes.FOR_DRAM if slot.outstanding[buffer] > 0 else codes.FOR_L2
     if cu.is_waiting:
         return codes.FOR_DRAM_QUEUE
+    if is_behind_stores(gpu.link_port, cu):
+        return codes.FOR_LINK
     for other in range(BUFFER_MASK + 1):
         if slot.outstanding[other] > 0:
             return codes.FOR_DRAM
@@ -476,7 +478,11 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
         if gemm.loads_ahead:
             take_tile_ahead(gemm, slot)
         stores = slot.multiply_slice == gemm.n_slices and not is_in_epilogue(slot, now)
-        loads = may_load(gemm, slot) and not begins_unposted(gpu, gemm, workgroups, slot)
+        loads = (
+            may_load(gemm, slot)
+            and not is_behind_stores(gpu.link_port, cu)
+            and not begins_unposted(gpu, gemm, workgroups, slot)
+        )
         if not (stores or loads) and (slot.load_slice == 0 or slot.multiply_slice == gemm.n_slices):
             continue
         if credit > 0:

@@ -5,9 +5,11 @@ buffer for the stores of compute units, which pushes back on them, as does what 
 a queue of DMA data in the order in which they were asked for, bounded by the engine's read-ahead, or of what other GPUs
 load, bounded by what these may have in flight; the two take turns on the wire.
 Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
-depend.  If compute units come in groups, each group has a queue of its own in an equal part of the buffer, and one
-more takes what no compute unit stores (copy engines, signals that operations post); those that can leave take turns,
-packet by packet.  There is no order between queues; who needs one asks ``is_sent_until`` (``command_processor``).
+depend.  If compute units come in groups, or hold stores themselves, each unit has a queue; its group has a line in an
+equal part of the buffer, and one more group and queue take what no compute unit stores (copy engines, signals that
+operations post).  Where a line is full, stores wait in the units, which take turns at the room that comes (decision
+46).  Lines whose first can leave take turns on the wire.  Both turns are of a packet.  There is no order between
+queues; who needs one asks ``is_sent_until`` (``command_processor``).
 Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for it, and all
 behind it in its queue wait, too.  Each packet carries a header, so small stores take longer for the same data; a
 load is a header alone.
@@ -21,14 +23,52 @@ from t3sim.gpu.kernel._jit import kernel
 
 @kernel
 def has_buffer_room(port, queue, n_granules):
-    """Return whether a store queue takes *n_granules* more."""
-    return port.queues[queue].tail - port.queues[queue].head + n_granules <= port.buffer_granules
+    """Return whether a store queue takes *n_granules* more: in its part of the egress buffer, or in front of it."""
+    line = port.queues[queue]
+    if port.n_queues == 1:
+        return line.tail - line.head + n_granules <= port.buffer_granules
+    room = port.buffer_granules - port.groups[line.group].n_stores
+    return line.tail - line.admitted + n_granules <= room + line.room
 
 
 @kernel
-def takes_stores(port, cu, n_granules):
-    """Return whether the store buffer takes *n_granules* more of the unit *cu*."""
-    return has_buffer_room(port, cu.store_queue, n_granules) and cu.unsent_granules + n_granules <= cu.most_unsent
+def is_behind_stores(port, cu):
+    """Return whether stores to other GPUs wait in a compute unit for room in the egress buffer."""
+    line = port.queues[cu.store_queue]
+    return port.n_queues > 1 and line.admitted < line.tail
+
+
+@kernel
+def packet_granules(gpu, entry):
+    """Return how many granules the packet has that begins with a store."""
+    return 1 if entry.kind >= codes.SIGNAL else max(entry.packet // gpu.granule_bytes, 1)
+
+
+@kernel
+def admit(gpu, store_queue, queue):
+    """The first store of a queue that is not in the egress buffer comes into it; a packet comes in one piece."""
+    port = gpu.link_port
+    line = port.queues[queue]
+    group = port.groups[line.group]
+    if group.packet_left == 0 or group.turn != queue:
+        group.packet_left = packet_granules(gpu, store_queue[place_in_queue(port, queue, line.admitted)])
+    group.line[(group.head + group.n_stores) % len(group.line)] = queue
+    group.n_stores += 1
+    line.admitted += 1
+    group.packet_left -= 1
+    group.turn = queue if group.packet_left > 0 else line.next
+
+
+@kernel
+def admit_next(gpu, store_queue, group):
+    """A group has room for one more of the stores that wait in its units, which take turns."""
+    port = gpu.link_port
+    queue = port.groups[group].turn
+    while port.queues[queue].admitted == port.queues[queue].tail:
+        queue = port.queues[queue].next
+        if queue == port.groups[group].turn:
+            return
+    admit(gpu, store_queue, queue)
 
 
 @kernel
@@ -40,7 +80,8 @@ def takes_post(port):
 @kernel
 def place_in_queue(port, queue, number):
     """Return where the *number*-th store of a queue waits."""
-    return queue * port.queue_places + number % port.queue_places
+    line = port.queues[queue]
+    return line.first_place + number % line.n_places
 
 
 @kernel
@@ -57,7 +98,7 @@ def write_message(message, at, kind, distance, tile, granule, signal, packet):
 
 @kernel
 def buffer_store(gpu, store_queue, unit, kind, distance, tile, granule, signal, packet, ready_at):
-    """Put a store of *unit* for another GPU into its queue; the caller has asked ``takes_stores``.
+    """Put a store of *unit* for another GPU into its queue; the caller has asked ``has_buffer_room``.
 
     What no unit stores (*unit* is -1) has asked ``takes_post``.
     """
@@ -70,6 +111,8 @@ def buffer_store(gpu, store_queue, unit, kind, distance, tile, granule, signal, 
     entry.unit = unit
     write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
     port.queues[queue].tail += 1
+    if port.n_queues > 1 and port.groups[port.queues[queue].group].n_stores < port.buffer_granules:
+        admit(gpu, store_queue, queue)
 
 
 @kernel
@@ -134,31 +177,53 @@ def start_in_queue(gpu, peers, store_queue, queue):
 
 
 @kernel
-def queue_in_turn(gpu, peers, store_queue):
-    """Return the one of several store queues whose first in line goes next: it can start first, in turns if many can.
+def group_in_turn(gpu, peers, store_queue):
+    """Return the group whose first in line goes next: it can start first, in turns if many can.
 
-    A queue keeps its turn for the rest of a packet.
+    A group keeps its turn for the rest of a packet.
     """
     port = gpu.link_port
-    chosen = port.last_queue
-    earliest = codes.NEVER
-    first = port.last_queue if port.packet_left > 0 else port.last_queue + 1
-    for turn in range(port.n_queues):
-        queue = (first + turn) % port.n_queues
-        start = start_in_queue(gpu, peers, store_queue, queue)
+    chosen = port.last_group
+    earliest = start_in_group(gpu, peers, store_queue, chosen) if port.packet_left > 0 else codes.NEVER
+    soonest = max(gpu.now * port.scale, port.free_at_scaled)
+    group = chosen
+    for _ in range(port.n_groups):
+        if earliest <= soonest:
+            return chosen
+        group = group + 1 if group + 1 < port.n_groups else 0
+        start = start_in_group(gpu, peers, store_queue, group)
         if start < earliest:
-            chosen, earliest = queue, start
+            chosen, earliest = group, start
     return chosen
 
 
 @kernel
-def note_turn(gpu, queue, entry):
-    """A store of *queue* goes on the wire: how much of its packet is left?"""
+def first_of_group(port, group):
+    """Return the queue of the first in line of a group."""
+    line = port.groups[group].line
+    return line[port.groups[group].head % len(line)]
+
+
+@kernel
+def start_in_group(gpu, peers, store_queue, group):
+    """Return when the first in line of a group can go on the wire, in 1/scale ticks; NEVER: there is none."""
     port = gpu.link_port
-    if queue != port.last_queue or port.packet_left == 0:
-        port.packet_left = 1 if entry.kind >= codes.SIGNAL else max(entry.packet // gpu.granule_bytes, 1)
-    port.last_queue = queue
+    if port.groups[group].n_stores == 0:
+        return codes.NEVER
+    return start_in_queue(gpu, peers, store_queue, first_of_group(port, group))
+
+
+@kernel
+def take_off(gpu, store_queue, group, entry):
+    """A store of a group goes on the wire: how much of its packet is left, and which one comes behind it?"""
+    port = gpu.link_port
+    if group != port.last_group or port.packet_left == 0:
+        port.packet_left = packet_granules(gpu, entry)
+    port.last_group = group
     port.packet_left -= 1
+    port.groups[group].head += 1
+    port.groups[group].n_stores -= 1
+    admit_next(gpu, store_queue, group)
 
 
 @kernel
@@ -167,8 +232,13 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
     port = gpu.link_port
     until = slot_end * port.scale
     while True:
-        queue = 0 if port.n_queues == 1 else queue_in_turn(gpu, peers, store_queue)
-        stores_at = start_in_queue(gpu, peers, store_queue, queue)
+        if port.n_queues == 1:
+            queue = group = 0
+            stores_at = start_in_queue(gpu, peers, store_queue, 0)
+        else:
+            group = group_in_turn(gpu, peers, store_queue)
+            queue = first_of_group(port, group)
+            stores_at = start_in_group(gpu, peers, store_queue, group)
         dma_at = codes.NEVER
         if port.dma_head < port.dma_tail:
             dma_at = start_of(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
@@ -185,7 +255,7 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
             port.queues[queue].head += 1
             port.last_source = codes.FROM_STORES
             if port.n_queues > 1:
-                note_turn(gpu, queue, entry)
+                take_off(gpu, store_queue, group, entry)
             if entry.unit >= 0:
                 gpu.compute_units[entry.unit].unsent_granules -= 1
         port.idle_scaled += start - port.free_at_scaled

@@ -18,7 +18,7 @@ from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.compute_unit import finds_room
 from t3sim.gpu.kernel.l2_slice import crossing_ticks, return_slot
 from t3sim.gpu.kernel.ledger import note_refused
-from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
+from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import request
 from t3sim.gpu.kernel.signals import store_tag
 
@@ -83,7 +83,7 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
     distance = source_of(moves, step, operand) if step.is_remote else 0
     channel_id = channel_of(gpu, address)
     if distance > 0:
-        if not takes_stores(gpu.link_port, cu, 1):
+        if not has_buffer_room(gpu.link_port, cu.store_queue, 1):
             note_refused(cu, codes.FOR_LINK, 0)
             return NO_ROOM_IN_PORT
     elif not finds_room(gpu, cu_index, channel_id, moves.traffic_class, n_granules):
@@ -121,7 +121,7 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
     n_granules = granules_of_line(gpu, step, line)
     n_sent = sent_granules(gpu, moves, step, line) if is_sent else 0
     cost = 0
-    if is_sent and not takes_stores(gpu.link_port, cu, n_sent):
+    if is_sent and not has_buffer_room(gpu.link_port, cu.store_queue, n_sent):
         note_refused(cu, codes.FOR_LINK, 0)
         return NO_ROOM_IN_PORT
     if not is_sent and step.post_signal >= 0 and gpu.link_port.n_queues > 1 and cu.unsent_granules > 0:

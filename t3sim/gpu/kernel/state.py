@@ -16,7 +16,8 @@ from t3sim.gpu.kernel.codes import FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KIN
 CACHE_LINE = 64  # bytes, of the machine that simulates
 N_POLICY_PARAMS = 8
 MOST_SIMDS = 8  # of a compute unit
-MOST_STORE_QUEUES = 33  # of the link port: 32 groups of compute units, and what no compute unit stores
+MOST_STORES_OF_GROUP = 1 << 19  # granules, in its part of the egress buffer
+MOST_STORE_GROUPS = 33  # at the link port: 32 groups of compute units, and what no compute unit stores
 STORE_BUCKETS = 64  # by which stores in the stream queues of a channel are found
 RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
 INVERSE_SHIFT = 50  # bits of the inverse of a slot's length: what is less than two rings away keeps inside 64 bits
@@ -252,7 +253,7 @@ def compute_unit_dtype(layout):
         "outstanding_granules",
         "l1_granules",  # of such loads that its L1 has room for, as it is set; 0: it has not been set in this program
         "store_queue",  # of the link port, in which its stores to other GPUs wait
-        "unsent_granules", "most_unsent",  # in that queue
+        "unsent_granules",  # in that queue, and in front of the wire
         # by slot number, modulo the ring: what comes back then
         ("returning_lines", "i4", (RETURN_RING,)), ("returning_granules", "i4", (RETURN_RING,)),
         "wanted_by",  # move kernel that it is kept free of GEMM workgroups for; -1: none
@@ -316,11 +317,24 @@ def dma_dtype():
     )  # fmt: skip
 
 
-# Stores of a group of compute units that wait for the wire: granules taken off it, and put into it.
-STORE_QUEUE = record_dtype("head", "tail")
+# Stores that wait for the wire.  Where each compute unit has a queue, those in the egress buffer are its first ones.
+STORE_QUEUE = record_dtype(
+    "head", "tail",  # granules taken off it, and put into it
+    "admitted",  # of these, to the buffer
+    "room",  # for those that are not
+    "first_place", "n_places",  # in the array of stores that wait
+    "group",
+    "next",  # queue of its group, in a circle
+)  # fmt: skip
+STORE_GROUP = record_dtype(
+    "n_stores", "head",  # in its part of the egress buffer, and taken off it
+    ("line", "i2", (MOST_STORES_OF_GROUP,)),  # queues of these, in the order in which they came
+    "turn",  # the queue of which the next one is admitted
+    "packet_left",  # granules of its packet that come behind the last one
+)  # fmt: skip
 
 
-def link_port_dtype():
+def link_port_dtype(layout):
     """The egress port: serialises granules at the link rate."""
     return record_dtype(
         "granule_cost",  # wire time of one granule in full packets, in 1/scale ticks
@@ -328,11 +342,11 @@ def link_port_dtype():
         "header_cost",  # that share, times the bytes of the packet
         "full_packet",  # bytes
         "scale", "free_at_scaled",
-        "n_queues",  # of stores: 1, or one for each group of compute units and one for what no unit stores
-        "queue_places",  # of each, in the array of stores that wait
-        "buffer_granules",  # that each has room for
+        "n_queues",  # of stores: 1, or one for each compute unit and one for what no unit stores
+        "n_groups",  # of these: those of compute units, and the last queue
+        "buffer_granules",  # that each group has of the egress buffer
         "last_source",
-        "last_queue",  # of the store that left last
+        "last_group",  # of the store that left last
         "packet_left",  # granules of its packet that come behind it
         "dma_head", "dma_tail",
         "n_sent", "n_signals",  # granules and signals handed to the outbox
@@ -342,7 +356,8 @@ def link_port_dtype():
         "noted_sent",
         ("reason_scaled", (N_REASONS,)),  # idle before the granules that were sent, by what it waited for
         ("open_scaled", (N_REASONS,)),  # idle since then
-        ("queues", STORE_QUEUE, (MOST_STORE_QUEUES,)),
+        ("groups", STORE_GROUP, (MOST_STORE_GROUPS,)),
+        ("queues", STORE_QUEUE, (layout.n_compute_units + 1,)),
     )  # fmt: skip
 
 
@@ -465,7 +480,7 @@ def gpu_dtype(layout):
         "n_fetched", "n_asked",  # granules that this GPU got so; messages by which it asked
         # units
         ("l2", l2_dtype(layout)), ("tracker", tracker_dtype(layout)), ("dma", dma_dtype()),
-        ("link_port", link_port_dtype()), ("ingress_port", ingress_port_dtype()),
+        ("link_port", link_port_dtype(layout)), ("ingress_port", ingress_port_dtype()),
         ("channels", channel_dtype(layout), (layout.n_channels,)),
         "channels_until",  # memory cycle up to which those that have something to do have run
         "n_waiting_cus",  # queued in front of channels that had no room

@@ -170,10 +170,6 @@ def shrink_buffer(core: GpuCore) -> None:
     core.gpu.link_port.buffer_granules = 0
 
 
-def shrink_share(core: GpuCore) -> None:
-    core.gpu.compute_units["most_unsent"][3] = 0
-
-
 def expect_one_granule_more(core: GpuCore) -> None:
     core.gpu.expected_inbound += 1
 
@@ -279,8 +275,6 @@ SEEDS = [
     Seed("leaked read-ahead", before(leak_read_ahead), "link_port", "but no read is in flight"),
     Seed("wire never free", before(occupy_wire), "link_port", "waits for the wire to be free"),
     Seed("no room in the store buffer", before(shrink_buffer), "link_port", "is empty and has no room for a line"),
-    Seed("no share of the store buffer", before(shrink_share), r"compute_unit\[3\]\.slot\[0\]",
-         "may have 0 granules in the store"),
     Seed("lost update", lose_message, r"link\[0\]", "1 granule it delivered never reached the inbox"),
     Seed("one granule too many expected", before(expect_one_granule_more), r"link\[0\]", "has nothing left to send"),
     Seed("arrival that never comes", delay_for_ever, "mailbox", "waits for the arrival of its oldest granule"),

@@ -34,7 +34,6 @@ FIELDS = {
     "link_port.granule_cost": "rate",
     "link_port.scale": "rate",
     "link_port.buffer_granules": "buffer",
-    "link_port.queue_places": "places of a store queue",
     "dma.bytes_per_tick_num": "rate",
     "tracker.n_sets": "sets",
     "tracker.entries_per_set": "entries of a set",
