@@ -65,10 +65,11 @@ class RingMachine(Machine):
         # The window through which others may go that hear from it; NEVER if it is over: all it sent is on the wire.
         self._open_until = [1] * n_devices
         self._may_go = [True] * n_devices  # neither on its way nor over nor failed
-        # All devices together may be about *n_devices* windows apart. Each thread has a turn, and another one is ready
-        # for the thread that is done first, while what it has sent is put on the links.
-        most = MOST_WINDOWS if n_threads == 1 else n_devices // (n_threads + 1)
+        # All devices together may be about *n_devices* windows apart. Each thread has a turn, and a window is left for
+        # each, so that the thread that is done first need not wait for the others.
+        most = MOST_WINDOWS if n_threads == 1 else n_devices // n_threads - 1
         self._most_windows = max(1, min(MOST_WINDOWS, most))
+        self._shares_threads = n_threads < n_devices
         self._turns: Turns[Outcome] = Turns(n_threads, n_devices)
         self._failed: dict[int, Exception] = {}  # by device
         # For each device, of each: what it has sent, and by the end of which window.
@@ -183,6 +184,8 @@ class RingMachine(Machine):
         """Advance device *d* by so many windows; return what it sent in each, with the number of the window."""
         device, core, arrived = self.devices[d], self.cores[d], self._arrived[d]
         sent: list[tuple[int, NDArray[Any]]] = []
+        if self._shares_threads:
+            core.fetch()
         try:
             for _ in range(n_windows):
                 for queue in arrived:
