@@ -43,7 +43,7 @@ STORE_BYTES = 64  # of a warp of the kernel that scatters, with a pointer from a
 STORE_BYTES_PER_CYCLE = 15  # of one SM that stores a tile so, to its own memory or to a peer's: 30.1 GB/s
 ROUNDS = 8  # until clock and share agree to a thousandth
 # B stored 2 B a thread that an SM holds, with its loads behind them, and that are in front of the link for each SM
-# (validation/h100-unsent-stores.csv, decision 46).
+# (validation/h200-unsent-stores.csv, decision 46).
 STORES_HELD, STORES_AHEAD = 7_040, 5_760
 # The SMs of an H200 in groups that have equal parts of the link: three in each GPC (validation/h200-sm-groups.csv).
 SM_GROUPS = (
