@@ -1,9 +1,9 @@
 """The egress port: granules for other GPUs leave one after another at the link rate.
 
 Models: serialisation (integer arithmetic in fractions of a tick, so the rate is exact); a bounded
-buffer for the stores of compute units, which pushes back on them, as does what each may have of it;
-a queue of DMA data in the order in which they were asked for, bounded by the engine's read-ahead, or of what other GPUs
-load, bounded by what these may have in flight; the two take turns on the wire.
+buffer for the stores of compute units, which pushes back on them; a queue of DMA data in the order in which they were
+asked for, bounded by the engine's read-ahead, or of what other GPUs load, bounded by what these may have in flight; the
+two take turns on the wire.
 Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
 depend.  If compute units come in groups, or hold stores themselves, each unit has a queue; its group has a line in an
 equal part of the buffer, and one more group and queue take what no compute unit stores (copy engines, signals that
@@ -11,10 +11,10 @@ operations post).  Where a line is full, stores wait in the units, which take tu
 46).  Lines whose first can leave take turns on the wire.  Both turns are of a packet.  There is no order between
 queues; who needs one asks ``is_sent_until`` (``command_processor``).
 Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for it, and all
-behind it in its queue wait, too.  Each packet carries a header, so small stores take longer for the same data; a
+behind it in its line wait, too.  Each packet carries a header, so small stores take longer for the same data; a
 load is a header alone.
 The wire's latency belongs to ``network.link``.
-Pinned by tests/kernel/test_link_port.py.
+Pinned by tests/kernel/test_link_port.py and test_store_queues.py.
 """
 
 from t3sim.gpu.kernel import codes
