@@ -165,12 +165,12 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(heads.sum() + port.dma_head))
     yield Claim("C1", "compute_unit[]", "stores in its queue, against counted", in_queues(core),
                 gpu.compute_units["unsent_granules"])  # fmt: skip
-    taken = int(gpu.n_inbound + gpu.n_signals_received)
     if int(port.n_queues) > 1:
         of_groups, queues = np.zeros(int(port.n_groups), np.int64), port.queues[: int(port.n_queues)]
         np.add.at(of_groups, queues["group"], queues["admitted"] - queues["head"])
         kept = port.groups["n_stores"][: len(of_groups)]
         yield Claim("C1", "link_port.group[]", "stores buffered, counted against those in queues", kept, of_groups)
+    taken = int(gpu.n_inbound + gpu.n_signals_received)
     yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), taken)
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
     in_line = int(channels_of(core)["n_waiting_cu"].sum())

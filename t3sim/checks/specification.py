@@ -91,7 +91,10 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
             "store queues": (int(port.n_queues), spec.n_compute_units + 1 if has_queues(machine) else 1),
             "groups of store queues": (int(port.n_groups), n_groups + has_queues(machine)),
             "stores that a unit holds (accesses)": (int(port.queues[0].room), (held or 0) // access),
-            "places of a store queue": (int(port.queues[0].n_places), int(port.buffer_granules + port.queues[0].room)),
+            "places of a store queue": (
+                int(port.queues[0].n_places),
+                machine.link.egress_buffer // n_groups // access + (held or 0) // access,
+            ),
             "buffer (accesses)": (int(port.buffer_granules), machine.link.egress_buffer // n_groups // access),
             "places of the last store queue": (
                 int(port.queues[int(port.n_queues) - 1].n_places),

@@ -110,8 +110,8 @@ class PhaseRunner:
 
         *longest_first*: not in the order of the points, so that workers end together.
         """
-        in_order = self._put_longest_first if longest_first else lambda: None
-        in_order()
+        if longest_first:
+            self._put_longest_first()
         total = sum(task.seconds for task in self.missing) or 1.0  # by estimated time
         shares: dict[str, float] = {}  # that are done, by digest
         done_s, n_failed = 0.0, 0
@@ -135,7 +135,8 @@ class PhaseRunner:
                     can_go_on = any(map(self._is_ready, needed)) or all(one in self._known for one in needed)
                     if can_go_on and self._ask(i):
                         done(i)
-                in_order()
+                if longest_first:
+                    self._put_longest_first()
             elif outcome.error is not None and not self._is_forgiven(outcome.error):
                 raise outcome.error
             else:

@@ -17,7 +17,7 @@ from t3sim.gpu.compiled import compiled_advance, compiled_policy
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.l2_slice import KEY_BITS
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
-from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
+from t3sim.gpu.kernel.state import CACHE_LINE, COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
 from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses, classes_in_words
@@ -32,8 +32,7 @@ INBOX_SIZE = 1 << 15
 NO_MESSAGES: NDArray[Any] = np.zeros(0, MESSAGE)
 OPAQUE = np.dtype(f"V{MESSAGE.itemsize}")
 T3_TRAFFIC = TrafficClasses()
-HOST_LINE = 64  # bytes that a cache of the host fetches at a time
-MOST_TAGS = 1 << 20  # bytes of the L2's tags that are fetched before a turn: of more, few are looked at in one
+MOST_TAGS = 1 << 20  # bytes of the L2's tags that are read before a turn (assumed: more was not tried)
 ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
 
 
@@ -141,10 +140,7 @@ class GpuCore:
         return self._passed
 
     def fetch(self) -> None:
-        """Read the parts of the record that every window looks at: the host's caches hold another GPU's.
-
-        One after the other they come ten times as fast as by themselves.
-        """
+        """Read the parts of the record that every window looks at, in one go: the host's caches hold another GPU's."""
         self._hot = self._hot or list(hot_parts(self))
         for part in self._hot:
             part.max()
@@ -403,8 +399,8 @@ class GpuCore:
 def hot_parts(core: GpuCore) -> Iterator[NDArray[np.uint8]]:
     """Yield views of the record of *core*, a byte of each line of the host's caches.
 
-    Of each channel what lies in front of its stream queues, of entries of the DRAM queue as many as it has; the compute
-    units; the tags of a small L2.
+    Of each channel what lies in front of its DRAM queue, and as many entries of that as it has for each direction; the
+    compute units; the tags of a small L2.
     """
     record, gpu, machine = core.state.dtype, core.gpu, core.machine
     whole: NDArray[np.uint8] = core.state.view(np.ndarray).view(np.uint8)
@@ -413,16 +409,19 @@ def hot_parts(core: GpuCore) -> Iterator[NDArray[np.uint8]]:
         first, size = int(record.fields[name][1]), int(record[name].base.itemsize)
         return whole[first : first + n * size].reshape(n, size)
 
-    channel = record["channels"].base
-    used = max(machine.memory.queue.entries, machine.memory.queue.for_writes) * channel["entries"].base.itemsize
-    yield rows("channels", core.used.n_channels)[:, : channel.fields["entries"][1] + used : HOST_LINE]
-    yield rows("compute_units", core.used.n_compute_units)[:, ::HOST_LINE]
+    channels, channel = rows("channels", core.used.n_channels), record["channels"].base
+    first, entry = int(channel.fields["entries"][1]), int(channel["entries"].base.itemsize)
+    of_writes = first + core.layout.queue_entries * entry
+    yield channels[:, : first + machine.memory.queue.entries * entry : CACHE_LINE]
+    begin = of_writes // CACHE_LINE * CACHE_LINE
+    yield channels[:, begin : of_writes + machine.memory.queue.for_writes * entry : CACHE_LINE]
+    yield rows("compute_units", core.used.n_compute_units)[:, ::CACHE_LINE]
     l2 = record["l2"]
     n_tags = int(gpu.l2.n_banks * gpu.l2.sets_per_bank * gpu.l2.associativity)
     size = n_tags * l2["tags"].base.itemsize
     if size <= MOST_TAGS:
         first = record.fields["l2"][1] + l2.fields["tags"][1]
-        yield whole[first : first + size : HOST_LINE]
+        yield whole[first : first + size : CACHE_LINE]
 
 
 def put(ring: NDArray[Any], tail: int, messages: NDArray[Any]) -> None:

@@ -97,7 +97,8 @@ class Timeline:
             sm = int(row["sm"])
             if sm not in is_behind_stores:
                 lengths.append(int(row["mainloop_end_ns"]) - int(row["start_ns"]))
-            (is_behind_stores.add if int(row["tile_row"]) * gpus >= n_rows else is_behind_stores.discard)(sm)
+            is_own = int(row["tile_row"]) * gpus < n_rows
+            is_behind_stores = is_behind_stores - {sm} if is_own else is_behind_stores | {sm}
         return statistics.median(lengths) * 1e-9
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t3sim.gpu.core import HOST_LINE, GpuCore, hot_parts
+from t3sim.gpu.core import GpuCore, hot_parts
+from t3sim.gpu.kernel.state import CACHE_LINE
 from tests.kernel.small import at_once, core_of, explicit, fused_of, machine, trace_of
 
 
@@ -19,13 +20,13 @@ def lines_read(core: GpuCore) -> set[int]:
         offsets = np.zeros(1, np.int64)
         for n, stride in zip(part.shape, part.strides, strict=True):
             offsets = (offsets[:, None] + np.arange(n) * stride).ravel()
-        found |= set(((part.ctypes.data - core.state.ctypes.data + offsets) // HOST_LINE).tolist())
+        found |= set(((part.ctypes.data - core.state.ctypes.data + offsets) // CACHE_LINE).tolist())
     return found
 
 
 def lines_of(first: int, n_bytes: int) -> set[int]:
     """Return the numbers of the lines in which bytes of the record lie."""
-    return set(range(first // HOST_LINE, (first + n_bytes - 1) // HOST_LINE + 1))
+    return set(range(first // CACHE_LINE, (first + n_bytes - 1) // CACHE_LINE + 1))
 
 
 def place(record: Any, name: str) -> tuple[int, Any]:
@@ -39,16 +40,19 @@ def test_what_every_window_looks_at_is_read() -> None:
     first, channels = place(core.state.dtype, "channels")
     for number in range(spec.memory.n_channels):
         begin = first + number * channels.base.itemsize
-        for name in ("now", "n_requests", "done", "free_entry", "entries"):
+        for name in ("now", "n_requests", "done", "free_entry"):
             at, kind = place(channels.base, name)
-            size = kind.base.itemsize * spec.memory.queue.entries if name == "entries" else kind.itemsize
-            assert lines_of(begin + at, size) <= read, name
+            assert lines_of(begin + at, kind.itemsize) <= read, name
+        at, entries = place(channels.base, "entries")
+        size, queue = entries.base.itemsize, spec.memory.queue
+        assert lines_of(begin + at, queue.entries * size) <= read
+        assert lines_of(begin + at + core.layout.queue_entries * size, queue.for_writes * size) <= read
     first, units = place(core.state.dtype, "compute_units")
     assert lines_of(first, units.base.itemsize * spec.gpu.n_compute_units) <= read
     first, l2 = place(core.state.dtype, "l2")
     at, tags = place(l2, "tags")
     assert lines_of(first + at, spec.gpu.l2.capacity // spec.gpu.l2.line * tags.base.itemsize) <= read
-    assert len(read) * HOST_LINE < 0.01 * core.state.nbytes
+    assert len(read) * CACHE_LINE < 0.01 * core.state.nbytes
 
 
 @pytest.mark.parametrize(("n_threads", "is_fetched"), [(1, True), (2, True), (3, True), (4, False)])

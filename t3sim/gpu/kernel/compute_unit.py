@@ -2,7 +2,8 @@
 
 Models: resident workgroups share the matrix rate equally; operands are staged in slices of k with a prefetch depth;
 loads and stores share a path to the L2, of a bounded width for each, and are issued in order; a bounded number of loads
-and of stores may be in flight until they are back, and a bounded number of stores to other GPUs may wait for the link;
+and of stores may be in flight until they are back; a bounded number of stores to other GPUs may wait in the unit, and
+loads behind them (decision 46);
 the epilogue takes a fixed time, the unit's and its kernel's, then stores the finished tile in one burst; a workgroup
 ends when its stores are acknowledged, and a fixed time later if its kernel counts its tile.
 A CU that meets a full controller queues for it, first come first served, and issues nothing else.
@@ -11,6 +12,7 @@ A ragged tile takes the matrix time of a full one: kernels mask, and skipping th
 the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).
 Events have the granularity of an issue slot; work and credit carry over exactly.
 Leaves out: that a workgroup of a cluster waits for what the other one loads: each has it when it has its own;
+that loads come between stores to other GPUs of the same unit: while it holds any it loads nothing;
 instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``).
 Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 """

@@ -5,13 +5,13 @@ buffer for the stores of compute units, which pushes back on them; a queue of DM
 asked for, bounded by the engine's read-ahead, or of what other GPUs load, bounded by what these may have in flight; the
 two take turns on the wire.
 Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
-depend.  If compute units come in groups, or hold stores themselves, each unit has a queue; its group has a line in an
+depend.  If compute units come in groups, or hold stores themselves, each unit has a queue; its group has a FIFO in an
 equal part of the buffer, and one more group and queue take what no compute unit stores (copy engines, signals that
-operations post).  Where a line is full, stores wait in the units, which take turns at the room that comes (decision
-46).  Lines whose first can leave take turns on the wire.  Both turns are of a packet.  There is no order between
+operations post).  Where a FIFO is full, stores wait in the units, which take turns at the room that comes (decision
+46).  FIFOs whose first can leave take turns on the wire.  Both turns are of a packet.  There is no order between
 queues; who needs one asks ``is_sent_until`` (``command_processor``).
 Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for it, and all
-behind it in its line wait, too.  Each packet carries a header, so small stores take longer for the same data; a
+behind it wait, too.  Each packet carries a header, so small stores take longer for the same data; a
 load is a header alone.
 The wire's latency belongs to ``network.link``.
 Pinned by tests/kernel/test_link_port.py and test_store_queues.py.
@@ -52,7 +52,7 @@ def admit(gpu, store_queue, queue):
     group = port.groups[line.group]
     if group.packet_left == 0 or group.turn != queue:
         group.packet_left = packet_granules(gpu, store_queue[place_in_queue(port, queue, line.admitted)])
-    group.line[(group.head + group.n_stores) % len(group.line)] = queue
+    group.fifo[(group.head + group.n_stores) % len(group.fifo)] = queue
     group.n_stores += 1
     line.admitted += 1
     group.packet_left -= 1
@@ -199,9 +199,9 @@ def group_in_turn(gpu, peers, store_queue):
 
 @kernel
 def first_of_group(port, group):
-    """Return the queue of the first in line of a group."""
-    line = port.groups[group].line
-    return line[port.groups[group].head % len(line)]
+    """Return the queue of the first store in the FIFO of a group."""
+    fifo = port.groups[group].fifo
+    return fifo[port.groups[group].head % len(fifo)]
 
 
 @kernel

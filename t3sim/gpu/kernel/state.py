@@ -328,9 +328,9 @@ STORE_QUEUE = record_dtype(
 )  # fmt: skip
 STORE_GROUP = record_dtype(
     "n_stores", "head",  # in its part of the egress buffer, and taken off it
-    ("line", "i2", (MOST_STORES_OF_GROUP,)),  # queues of these, in the order in which they came
     "turn",  # the queue of which the next one is admitted
     "packet_left",  # granules of its packet that come behind the last one
+    ("fifo", "i2", (MOST_STORES_OF_GROUP,)),  # queues of those in the buffer, in the order in which they came
 )  # fmt: skip
 
 
