@@ -410,7 +410,8 @@ def hot_parts(core: GpuCore) -> Iterator[NDArray[np.uint8]]:
         return whole[first : first + n * size].reshape(n, size)
 
     channels, channel = rows("channels", core.used.n_channels), record["channels"].base
-    first, entry = int(channel.fields["entries"][1]), int(channel["entries"].base.itemsize)
+    entry = int(channel["entries"].base.itemsize)
+    first = int(channel.fields["entries"][1]) + 2 * core.layout.n_dram_banks * entry
     of_writes = first + core.layout.queue_entries * entry
     yield channels[:, : first + machine.memory.queue.entries * entry : CACHE_LINE]
     begin = of_writes // CACHE_LINE * CACHE_LINE

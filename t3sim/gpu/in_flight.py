@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import takewhile
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes, l2_slice, move_kernel
+from t3sim.gpu.kernel import codes, dram_channel, l2_slice, memory_controller, move_kernel
 from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import IS_FILLED, MSHR_MASK, OWNER_SHIFT, find_mshr, line_of
 from t3sim.gpu.kernel.signals import signal_of, tile_of
@@ -33,6 +34,10 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     names = plain.__globals__
     called = {name: uncompiled(names[name]) for name in plain.__code__.co_names if hasattr(names.get(name), "py_func")}
     return FunctionType(plain.__code__, {**names, **called})
+
+
+_end_of = uncompiled(dram_channel.end_of)
+_queued_request = uncompiled(memory_controller.queued_request)
 
 
 class Queued(NamedTuple):
@@ -72,6 +77,21 @@ def chain(first: int, following: NDArray[np.integer[Any]]) -> Iterator[int]:
         place, n = int(following[place]), n + 1
 
 
+def has_queued(channels: Any) -> NDArray[np.bool_]:
+    """Return whether each direction and bank of one channel or several has requests in the DRAM queue."""
+    n_banks = channels["open_row"].shape[-1]
+    firsts = channels["entries"]["next"][..., : 2 * n_banks]
+    is_queued: NDArray[np.bool_] = firsts >= 2 * n_banks
+    return is_queued.reshape(*firsts.shape[:-1], 2, n_banks)
+
+
+def bank_list(channel: Any, direction: int, bank: int) -> list[int]:
+    """Return the entries of a channel's DRAM queue that hold the requests of a bank, the oldest first."""
+    following = channel["entries"]["next"]
+    end = _end_of(channel, direction, bank)
+    return list(takewhile(lambda entry: entry != end, chain(int(following[end]), following)))
+
+
 def queued_requests(core: GpuCore) -> list[Queued]:
     """Return every request in the stream queues and DRAM queues of a GPU."""
     gpu, found = core.gpu, []
@@ -79,13 +99,12 @@ def queued_requests(core: GpuCore) -> list[Queued]:
         channel = gpu.channels[c]
         for stream, queue in enumerate(core.traffic.queues):
             for i in range(int(channel.queue_head[stream]), int(channel.queue_tail[stream])):
-                request = channel.requests[stream, i & channel.ring_mask]
+                request = _queued_request(channel, stream, i)
                 tag, place, at = int(request.tag), int(request.place), int(request.at)
                 kind = place & codes.KIND_MASK
                 found.append(Queued(f"channel[{c}].{queue}", c, stream, False, kind, tag, place, at))
-        for direction, bank in np.argwhere(channel.list_head >= 0):
-            for slot in chain(int(channel.list_head[direction, bank]), channel.entries["next"]):
-                entry = channel.entries[slot]
+        for direction, bank in np.argwhere(has_queued(channel)):
+            for entry in channel.entries[bank_list(channel, direction, bank)]:
                 place = int(entry.row) << codes.ROW_SHIFT | int(entry.place)
                 tag, kind = int(entry.tag), place & codes.KIND_MASK
                 traffic_class = (place >> codes.CLASS_SHIFT) & codes.CLASS_MASK

@@ -17,6 +17,7 @@ from t3sim.gpu.in_flight import (
     HungGpu,
     counted,
     dma_data_of,
+    has_queued,
     has_room_there,
     heads_of_port,
     posting,
@@ -596,7 +597,7 @@ UNITS = {
         codes.FOR_ARBITRATION: ("channel[{0}].arbiter", "its head could enter the DRAM queue"),
     }, reason_of_stream),
     "channel[{}].bank[{}]": Unit(
-        lambda hung: places((hung.gpu.channels["list_head"][: int(hung.gpu.n_channels)] >= 0).any(axis=1)),
+        lambda hung: places(has_queued(hung.gpu.channels[: int(hung.gpu.n_channels)]).any(axis=1)),
         {ALWAYS: ("channel[{0}]", "its requests wait for a command")},
     ),
 }  # fmt: skip

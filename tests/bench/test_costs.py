@@ -28,10 +28,10 @@ def test_every_phase_that_is_measured_is_found() -> None:
     assert all(one["wall_s"] > 0 and one["mem_requests"] > 0 and one["quanta"] > 0 for one in figures.values())
 
 
-@pytest.mark.parametrize("pattern", ["stream", "random"])
-def test_a_channel_serves_all_reads(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", ["stream", "random", "mixed"])
+def test_a_channel_serves_all_accesses(pattern: str) -> None:
     figures = costs.channel(pattern, 500)
-    assert figures["n_reads"] == 500
+    assert figures["n_columns"] == 500
     assert 0 < figures["share"] <= 1
 
 

@@ -19,7 +19,7 @@ from t3sim.gpu.kernel.address_map import channel_of, granule_address, place_of
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, INCOMING_UPDATE, KIND_MASK, LOCAL_UPDATE, NEVER
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, transmit
-from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room
+from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room, queued_request
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
 from tests.kernel.small import dispatch, free_slot, messages_of, set_residents, take_in, trace_of, with_fused, with_gemm
@@ -334,8 +334,8 @@ class FusedBench:
     @staticmethod
     def _serve(channel: Any) -> None:
         """Empty the DRAM queue, as if its requests had been served."""
-        for name in ("list_head", "list_tail", "oldest_hit"):
-            channel[name][:] = -1
+        ends = np.arange(2 * len(channel.open_row))
+        channel.entries["next"][: len(ends)] = channel.entries["previous"][: len(ends)] = ends
         for name in ("hit_key", "closed_key"):
             channel[name][:] = NEVER
         channel.occupancy[:] = channel.n_hits[:] = 0
@@ -359,7 +359,7 @@ class FusedBench:
         issue_reads(self.gpu, self.tiles, t.commands, t.ready_fifo, t.dma_queue, self.now)
         for index, (channel, tail) in enumerate(zip(self.channels, before, strict=True)):
             for i in range(tail, int(channel.queue_tail[COMM])):
-                request = channel.requests[COMM, i & channel.ring_mask]
+                request = queued_request(channel, COMM, i)
                 tag, kind = int(request.tag), int(request.place) & KIND_MASK
                 tile, granule = tag >> GRANULE_BITS, tag & GRANULE_MASK
                 assert kind == DMA_READ

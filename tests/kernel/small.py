@@ -24,6 +24,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.command_processor import start_operations
 from t3sim.gpu.kernel.mailbox import receive_messages
+from t3sim.gpu.kernel.memory_controller import queued_request
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 from t3sim.overlap.t3 import fused_program
 from t3sim.program.kernels import program, ring
@@ -146,7 +147,7 @@ def take_requests(core: GpuCore, stream: int) -> list[tuple[int, int, int, int]]
         channel = core.gpu.channels[channel_id]
         head, tail = int(channel.queue_head[stream]), int(channel.queue_tail[stream])
         for i in range(head, tail):
-            request = channel.requests[stream, i & channel.ring_mask]
+            request = queued_request(channel, stream, i)
             taken.append((channel_id, int(request.place), int(request.tag), int(request.at)))
         channel.queue_head[stream] = tail
     return taken

@@ -26,7 +26,7 @@ from t3sim.gpu.kernel.codes import (
     WRITE,
     WRITE_BACK,
 )
-from t3sim.gpu.kernel.memory_controller import enqueue_request, head_is_ready, is_any_head_ready
+from t3sim.gpu.kernel.memory_controller import enqueue_request, head_is_ready, next_admission_at
 from tests.conftest import REPOSITORY, cases
 from tests.harness.channel_bench import ChannelBench, Request, Setup
 
@@ -91,7 +91,7 @@ def some_states(policy: str, n_classes: int = 2) -> Iterator[Any]:
 @kernel
 def check_picks(channel, pick_stream, now):
     """Ask once if a head is ready; return 0 if all is well, 1 for a stream that is not ready, 2 for no stream."""
-    if not is_any_head_ready(channel, now):
+    if next_admission_at(channel) > now:
         return 0
     stream = pick_stream(channel, now)
     if stream == NO_STREAM:
@@ -140,7 +140,7 @@ class TestContract:
         """Are round robin and compute first work-conserving?"""
         pick_stream = arbitration_policies.get(policy).pick_stream
         for channel in some_states(policy, n_classes):
-            if is_any_head_ready(channel, NOW):
+            if next_admission_at(channel) <= NOW:
                 assert pick_stream(channel, NOW) != NO_STREAM
 
     def test_canary_a_policy_that_knows_two_streams_fails_only_where_there_are_more(self) -> None:

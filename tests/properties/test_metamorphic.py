@@ -27,7 +27,7 @@ from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import run as run_experiment
 from t3sim.gpu.kernel.address_map import channel_of, place_of
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
-from t3sim.gpu.kernel.memory_controller import enqueue_request
+from t3sim.gpu.kernel.memory_controller import request
 from t3sim.overlap import Phase
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import UPDATE
@@ -673,8 +673,8 @@ def served(requests: Sequence[tuple[int, int, int, int]], channel: int) -> list[
     core = core_of("memory: {stream_queue_entries: 128, timing: {nREFI: 500, nRFC: 60}}")
     log: list[Any] = []
     core.stream_commands(lambda rows: log.append(rows.copy()))
-    for number, stream, place, at in sorted(requests, key=lambda request: request[3]):
-        enqueue_request(core.gpu.channels[number], stream, place, -1, at)
+    for number, stream, place, at in sorted(requests, key=lambda entry: entry[3]):
+        request(core.gpu, number, stream, place, -1, at)
     core.advance(3000 * int(core.gpu.memory_ticks))
     rows = np.concatenate(log)
     rows = rows[rows["channel"] == channel]

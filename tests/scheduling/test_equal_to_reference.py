@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t3sim.gpu.in_flight import chain
+from t3sim.gpu.in_flight import bank_list
 from t3sim.gpu.kernel.codes import BANK_SHIFT, NEVER, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
-from t3sim.gpu.kernel.dram_channel import EITHER, begin_refresh, place_in_bank_list
+from t3sim.gpu.kernel.dram_channel import EITHER, begin_refresh, entry_of, place_in_bank_list
 from tests.conftest import REPOSITORY, cases, sample
 from tests.harness.channel_bench import ChannelBench
 from tests.scheduling.random_streams import (
@@ -78,13 +78,12 @@ def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:
         channel = bench.channel
         hits = np.zeros((2, 16), bool)
         for direction, bank in product(range(2), range(16)):
-            queued = list(chain(int(channel["list_head"][direction, bank]), channel["entries"]["next"]))
+            queued = bank_list(channel, direction, bank)
             rows = channel["entries"]["row"][queued]
             matching = [entry for entry, row in zip(queued, rows, strict=True) if row == channel["open_row"][bank]]
-            oldest = matching[0] if matching else -1
-            hits[direction, bank] = oldest >= 0
-            assert channel["oldest_hit"][direction, bank] == oldest, seed
-            key = channel["entries"][oldest]["key"] if matching else NEVER
+            hits[direction, bank] = bool(matching)
+            key = channel["entries"][matching[0]]["key"] if matching else NEVER
+            assert not matching or entry_of(key) == matching[0], seed
             assert channel["hit_key"][direction, bank] == key, seed
             seen["hit" if matching else "closed" if queued else "empty"] += 1
         assert (channel["n_hits"] == hits.sum(axis=1)).all(), seed

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import has_room_there, heads_of_port, uncompiled
+from t3sim.gpu.in_flight import has_queued, has_room_there, heads_of_port, uncompiled
 from t3sim.gpu.kernel import codes, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
 
@@ -186,7 +186,7 @@ def _memory_moments(core: GpuCore) -> Iterator[Moment]:
             if channel.refreshed_bank >= 0:
                 wake_at = min(wake_at, int(channel.next_refresh_at))
             yield Moment(f"channel[{c}]", wake_at * period, "the next moment of a command bus")
-        for bank in np.flatnonzero((channel.list_head >= 0).any(axis=0)):
+        for bank in np.flatnonzero(has_queued(channel).any(axis=0)):
             command, at = next_command(channel, int(bank))
             yield Moment(f"channel[{c}].bank[{bank}]", at * period, f"the moment at which its timing allows {command}")
         for stream in np.flatnonzero(channel.queue_head < channel.queue_tail):
@@ -197,7 +197,7 @@ def _memory_moments(core: GpuCore) -> Iterator[Moment]:
 def next_command(channel: Any, bank: int) -> tuple[str, int]:
     """Return the command that a bank with requests needs next and the cycle from which its timing allows it."""
     for direction, command in ((codes.READ, "a read"), (codes.WRITE, "a store")):
-        if channel.oldest_hit[direction, bank] >= 0:
+        if channel.hit_key[direction, bank] != codes.NEVER:
             return command, int(max(channel.column_at[direction, bank], channel.channel_column_at[direction]))
     if channel.open_row[bank] >= 0:
         return "a precharge", int(channel.precharge_at[bank])

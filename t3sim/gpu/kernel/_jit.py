@@ -296,10 +296,10 @@ else:
         return compiled
 
     def kernel(function: F) -> F:
-        """Compile *function* lazily, as ``options`` says."""
+        """Compile *function* lazily, as ``options`` says; one outside of the kernel is an entry."""
         if is_cached(function):
             return KernelFunction(function)
-        return CPUDispatcher(function, {}, options(function))
+        return CPUDispatcher(function, {}, options(function), pipeline_class=EntryCompiler)
 
     class Address(int):
         """Where the machine code of a function is that ``ask`` can call; keeps it there."""

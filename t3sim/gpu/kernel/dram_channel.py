@@ -18,7 +18,9 @@ from t3sim.gpu.kernel.ledger import note_served
 from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_group
 
 BANK_MASK = 63
-KEY_SHIFT = 6
+ENTRY_SHIFT = 6  # of a key: the bank, the entry of the request in the DRAM queue, and behind how many it came
+ENTRY_MASK = (1 << 16) - 1
+KEY_SHIFT = 22
 NO_COMMAND = -1
 EITHER = 2  # behind READ and WRITE: of both directions, where one queue holds them
 
@@ -46,6 +48,45 @@ def log_command(command_log, channel, channel_id, command, bank, row, place, tag
 
 
 @kernel
+def end_of(channel, direction, bank):
+    """Return the entry that stands in front of the first request of a bank and direction, and behind the last one.
+
+    It is no request: its key is NEVER, its row the open one, so who looks for a hit need not look for the end.
+    """
+    return direction * len(channel.open_row) + bank
+
+
+@kernel
+def is_end(channel, entry):
+    """Return whether an entry is the end of a list."""
+    return entry < 2 * len(channel.open_row)
+
+
+@kernel
+def first_of(channel, direction, bank):
+    """Return the entry of the oldest request of a bank and direction, or the end of the list if there is none."""
+    return channel.entries[end_of(channel, direction, bank)].next
+
+
+@kernel
+def is_queued(channel, direction, bank):
+    """Return whether any request of a bank and direction is in the DRAM queue."""
+    return not is_end(channel, first_of(channel, direction, bank))
+
+
+@kernel
+def has_hit(channel, direction, bank):
+    """Return whether a queued request of *direction* wants the row of *bank* that is open."""
+    return channel.hit_key[direction, bank] != codes.NEVER
+
+
+@kernel
+def entry_of(key):
+    """Return the entry of the request with this key."""
+    return (key >> ENTRY_SHIFT) & ENTRY_MASK
+
+
+@kernel
 def place_in_bank_list(channel, place, tag):
     """Append a request to the list of its bank and direction; wake the bus that can serve it."""
     kind = place & codes.KIND_MASK
@@ -56,43 +97,35 @@ def place_in_bank_list(channel, place, tag):
     entry = channel.free_entry[direction, n_used]
     channel.occupancy[direction] = n_used + 1
     channel.n_admitted += 1
-    key = (channel.n_admitted << KEY_SHIFT) | bank
-    tail = channel.list_tail[direction, bank]
+    key = (channel.n_admitted << KEY_SHIFT) | (entry << ENTRY_SHIFT) | bank
+    end = end_of(channel, direction, bank)
+    last = channel.entries[end].previous
     queued = channel.entries[entry]
     queued.row = row
     queued.key = key
     queued.place = place & codes.BELOW_ROW_MASK
     queued.tag = tag
-    queued.next = -1
-    queued.previous = tail
-    if tail >= 0:
-        channel.entries[tail].next = entry
-    else:
-        channel.list_head[direction, bank] = entry
-    channel.list_tail[direction, bank] = entry
+    queued.next = end
+    queued.previous = last
+    channel.entries[last].next = entry
+    channel.entries[end].previous = entry
     if channel.open_row[bank] == row:
-        if channel.oldest_hit[direction, bank] < 0:
-            note_hit(channel, direction, bank, entry)
+        if not has_hit(channel, direction, bank):
+            note_hit(channel, direction, bank, key)
             channel.column_wake_at = min(channel.column_wake_at, channel.now)
-    elif tail < 0 and bank != channel.refreshed_bank:
+    elif last == end and bank != channel.refreshed_bank:
         channel.closed_key[direction, bank] = key
         note_either(channel, bank)
         channel.row_wake_at = min(channel.row_wake_at, channel.now)
 
 
 @kernel
-def remove_from_bank_list(channel, direction, bank, entry):
-    """Take a served request out of its list and give its entry back."""
+def remove_from_bank_list(channel, direction, entry):
+    """Take a served request out of its list and give its entry back; return what came behind it."""
     following = channel.entries[entry].next
     previous = channel.entries[entry].previous
-    if previous >= 0:
-        channel.entries[previous].next = following
-    else:
-        channel.list_head[direction, bank] = following
-    if following >= 0:
-        channel.entries[following].previous = previous
-    else:
-        channel.list_tail[direction, bank] = previous
+    channel.entries[previous].next = following
+    channel.entries[following].previous = previous
     n_used = channel.occupancy[direction] - 1
     channel.occupancy[direction] = n_used
     channel.free_entry[direction, n_used] = entry
@@ -101,18 +134,17 @@ def remove_from_bank_list(channel, direction, bank, entry):
 
 @kernel
 def find_hit_from(channel, entry, row):
-    """Return the first request from *entry* on that wants *row*, or -1."""
-    while entry >= 0 and channel.entries[entry].row != row:
+    """Return the first request from *entry* on that wants the open *row*, or the end of its list."""
+    while channel.entries[entry].row != row:
         entry = channel.entries[entry].next
     return entry
 
 
 @kernel
-def note_hit(channel, direction, bank, entry):
-    """*entry* is the oldest request of *direction* that wants the row of *bank* that is open."""
-    channel.n_hits[direction] += channel.oldest_hit[direction, bank] < 0
-    channel.oldest_hit[direction, bank] = entry
-    channel.hit_key[direction, bank] = channel.entries[entry].key
+def note_hit(channel, direction, bank, key):
+    """The request with *key* is the oldest of *direction* that wants the row of *bank* that is open."""
+    channel.n_hits[direction] += not has_hit(channel, direction, bank)
+    channel.hit_key[direction, bank] = key
     channel.closed_key[direction, bank] = codes.NEVER
     channel.closed_key[EITHER, bank] = codes.NEVER
 
@@ -120,8 +152,7 @@ def note_hit(channel, direction, bank, entry):
 @kernel
 def forget_hit(channel, direction, bank):
     """No request of *direction* wants the row of *bank* that is open."""
-    channel.n_hits[direction] -= channel.oldest_hit[direction, bank] >= 0
-    channel.oldest_hit[direction, bank] = -1
+    channel.n_hits[direction] -= has_hit(channel, direction, bank)
     channel.hit_key[direction, bank] = codes.NEVER
 
 
@@ -129,17 +160,16 @@ def forget_hit(channel, direction, bank):
 def note_closed(channel, direction, bank):
     """No request of *direction* wants the row of *bank* that is open: its oldest one waits for an activate."""
     forget_hit(channel, direction, bank)
-    head = channel.list_head[direction, bank]
-    channel.closed_key[direction, bank] = channel.entries[head].key if head >= 0 else codes.NEVER
+    channel.closed_key[direction, bank] = channel.entries[first_of(channel, direction, bank)].key
     note_either(channel, bank)
 
 
 @kernel
 def note_either(channel, bank):
     """In a unified queue the oldest request of *bank* may claim its row if no other wants the open one."""
-    has_hit = channel.oldest_hit[codes.READ, bank] >= 0 or channel.oldest_hit[codes.WRITE, bank] >= 0
+    is_any_hit = has_hit(channel, codes.READ, bank) or has_hit(channel, codes.WRITE, bank)
     oldest = min(channel.closed_key[codes.READ, bank], channel.closed_key[codes.WRITE, bank])
-    channel.closed_key[EITHER, bank] = codes.NEVER if has_hit else oldest
+    channel.closed_key[EITHER, bank] = codes.NEVER if is_any_hit else oldest
 
 
 @kernel
@@ -213,7 +243,7 @@ def go_on_with_refresh(channel, now):
     channel.activate_at[bank] = now + channel.nRFCpb
     channel.channel_activate_at = now + channel.nRREFD
     channel.refreshed_bank = -1
-    if channel.list_head[codes.READ, bank] >= 0 or channel.list_head[codes.WRITE, bank] >= 0:
+    if is_queued(channel, codes.READ, bank) or is_queued(channel, codes.WRITE, bank):
         forget_hits(channel, bank)
         channel.row_wake_at = min(channel.row_wake_at, channel.activate_at[bank])
     due_at = (channel.n_refreshes + 1) * channel.nREFI // channel.n_banks
@@ -290,7 +320,7 @@ def is_served_now(channel, direction):
 
 @kernel
 def serve_column_bus(channel, channel_id, command_log):
-    """Issue the oldest row hit that is ready, or set when the next one will be."""
+    """Issue the oldest row hit that is ready, or set when the next one will be; return whether one was issued."""
     now = channel.now
     best_key = codes.NEVER
     wake_at = codes.NEVER
@@ -313,20 +343,21 @@ def serve_column_bus(channel, channel_id, command_log):
             best_direction = direction
     if best_key == codes.NEVER:
         channel.column_wake_at = wake_at
-        return
+        return False
     bank = best_key & BANK_MASK
-    issue_column_command(channel, channel_id, command_log, best_direction, bank)
+    issue_column_command(channel, channel_id, command_log, best_direction, best_key)
     # The next one may be what was ready beside it, the next hit of its bank, or what waited before: that not sooner.
-    if channel.oldest_hit[best_direction, bank] >= 0:
+    if has_hit(channel, best_direction, bank):
         wake_at = min(wake_at, channel.column_at[best_direction, bank])
     channel.column_wake_at = now + channel.nCCDS if n_ready > 1 else max(wake_at, now + channel.nCCDS)
+    return True
 
 
 @kernel
-def issue_column_command(channel, channel_id, command_log, direction, bank):
-    """Issue RD, WR or UPD for the oldest hit of *bank* and book what it keeps others from doing."""
+def issue_column_command(channel, channel_id, command_log, direction, key):
+    """Issue RD, WR or UPD for the oldest hit of a bank, which has *key*, and book what it keeps others from doing."""
     now = channel.now
-    entry = channel.oldest_hit[direction, bank]
+    bank, entry = key & BANK_MASK, entry_of(key)
     served = channel.entries[entry]
     place = served.place
     kind = place & codes.KIND_MASK
@@ -366,10 +397,10 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     done.at = finish
     channel.n_done += 1
     channel.last_done_at = max(channel.last_done_at, finish)
-    following = remove_from_bank_list(channel, direction, bank, entry)
+    following = remove_from_bank_list(channel, direction, entry)
     hit = find_hit_from(channel, following, channel.open_row[bank])
-    if hit >= 0:
-        note_hit(channel, direction, bank, hit)
+    if not is_end(channel, hit):
+        channel.hit_key[direction, bank] = channel.entries[hit].key
         return
     note_closed(channel, direction, bank)
     channel.row_wake_at = min(channel.row_wake_at, max(now, channel.precharge_at[bank]))
@@ -420,10 +451,7 @@ def precharge_bank(channel, channel_id, command_log, bank):
 def activate_bank(channel, channel_id, command_log, bank, key):
     """Open the row that the request with *key* wants and find which queued requests now hit."""
     now = channel.now
-    head = channel.list_head[codes.READ, bank]
-    if head < 0 or channel.entries[head].key != key:
-        head = channel.list_head[codes.WRITE, bank]
-    row = channel.entries[head].row
+    row = channel.entries[entry_of(key)].row
     log_command(command_log, channel, channel_id, codes.ACT, bank, row, 0, -1, now)
     channel.open_row[bank] = row
     channel.column_at[codes.READ, bank] = max(channel.column_at[codes.READ, bank], now + channel.nRCDRD)
@@ -437,7 +465,8 @@ def activate_bank(channel, channel_id, command_log, bank, key):
     channel.activate_window[channel.activate_pointer] = now + channel.nFAW
     channel.activate_pointer = (channel.activate_pointer + 1) & 3
     for direction in range(2):
-        hit = find_hit_from(channel, channel.list_head[direction, bank], row)
-        if hit >= 0:
-            note_hit(channel, direction, bank, hit)
+        channel.entries[end_of(channel, direction, bank)].row = row
+        hit = find_hit_from(channel, first_of(channel, direction, bank), row)
+        if not is_end(channel, hit):
+            note_hit(channel, direction, bank, channel.entries[hit].key)
     channel.column_wake_at = min(channel.column_wake_at, now + min(channel.nRCDRD, channel.nRCDWR))

@@ -118,11 +118,13 @@ def advance_channels(
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
     lead = (gpu.n_to_send - gpu.link_port.n_sent) * PERCENT // gpu.stage_granules
     for channel_id in range(gpu.n_channels):
-        channel = gpu.channels[channel_id]
-        if channel.sleeps_until < until:
+        if gpu.channel_sleeps_until[channel_id] < until:
+            channel = gpu.channels[channel_id]
             channel.lead = lead
             catch_up(gpu, channel)
-            advance_channel(channel, channel_id, gpu.tracker, tiles, gpu.signals, command_log, pick_stream, until)
+            gpu.channel_sleeps_until[channel_id] = advance_channel(
+                channel, channel_id, gpu.tracker, tiles, gpu.signals, command_log, pick_stream, until
+            )
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
             channel.noted_occupancy_cycles = channel.occupancy_cycles
             gpu.has_fault |= channel.fault != codes.NO_FAULT

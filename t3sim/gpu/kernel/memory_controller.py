@@ -16,7 +16,9 @@ from t3sim.gpu.kernel.dram_channel import (
     choose_direction_to_drain,
     direction_to_serve,
     drain_at,
+    first_of,
     go_on_with_refresh,
+    is_end,
     last_refreshed,
     log_command,
     place_in_bank_list,
@@ -37,12 +39,20 @@ def has_room(channel, stream, n_requests):
 
 
 @kernel
+def queued_request(channel, stream, number):
+    """Return the place of request *number*, of all that *stream* has had, in its queue."""
+    return channel.requests[stream, (number - channel.ring_start[stream]) & channel.ring_mask]
+
+
+@kernel
 def enqueue_request(channel, stream, place, tag, at):
     """Put a request into the queue of *stream*; it may be admitted from cycle *at* on.
 
     The caller has asked ``has_room``.
     """
-    entry = channel.requests[stream, channel.queue_tail[stream] & channel.ring_mask]
+    if channel.queue_head[stream] == channel.queue_tail[stream]:
+        channel.ring_start[stream] = channel.queue_tail[stream]  # as few places as are needed stay in the host's caches
+    entry = queued_request(channel, stream, channel.queue_tail[stream])
     entry.place = place
     entry.tag = tag
     entry.at = at
@@ -51,7 +61,6 @@ def enqueue_request(channel, stream, place, tag, at):
     if place & codes.WRITE_BIT:
         channel.n_stores_queued[stream] += 1
         channel.store_counts[bucket_of(place)] += 1
-    channel.sleeps_until = 0
 
 
 @kernel
@@ -67,6 +76,7 @@ def request(gpu, channel_id, stream, place, tag, at):
     channel = gpu.channels[channel_id]
     catch_up(gpu, channel)
     enqueue_request(channel, stream, place, tag, at)
+    gpu.channel_sleeps_until[channel_id] = 0
 
 
 @kernel
@@ -108,7 +118,7 @@ def has_head(channel, stream):
 @kernel
 def head_of(channel, stream):
     """Return the request at the head of *stream*, which has one."""
-    return channel.requests[stream, channel.queue_head[stream] & channel.ring_mask]
+    return queued_request(channel, stream, channel.queue_head[stream])
 
 
 @kernel
@@ -124,15 +134,6 @@ def head_is_ready(channel, stream, now):
         return False
     head = head_of(channel, stream)
     return head.at <= now and has_queue_room(channel, head.place)
-
-
-@kernel
-def is_any_head_ready(channel, now):
-    """Return whether a head of any stream could enter the DRAM queue now."""
-    for stream in range(channel.n_classes):
-        if head_is_ready(channel, stream, now):
-            return True
-    return False
 
 
 @kernel
@@ -153,8 +154,8 @@ def has_older_store(channel, place):
     bank = (place >> codes.BANK_SHIFT) & codes.FIELD_MASK
     row = place >> codes.ROW_SHIFT
     column_and_bank = (place & codes.BELOW_ROW_MASK) >> codes.BANK_SHIFT
-    entry = channel.list_head[codes.WRITE, bank]
-    while entry >= 0:
+    entry = first_of(channel, codes.WRITE, bank)
+    while not is_end(channel, entry):
         if channel.entries[entry].row == row and channel.entries[entry].place >> codes.BANK_SHIFT == column_and_bank:
             return True
         entry = channel.entries[entry].next
@@ -167,15 +168,12 @@ def has_store_of_others(channel, stream, place, at):
 
     In its own queue a read comes behind it.
     """
-    n_stores = -channel.n_stores_queued[stream]
-    for other in range(channel.n_classes):
-        n_stores += channel.n_stores_queued[other]
-    if n_stores == 0 or channel.store_counts[bucket_of(place)] == 0:
+    if channel.store_counts[bucket_of(place)] == 0:
         return False
     for other in range(channel.n_classes):
         if other != stream and channel.n_stores_queued[other] > 0:
             for number in range(channel.queue_head[other], channel.queue_tail[other]):
-                queued = channel.requests[other, number & channel.ring_mask]
+                queued = queued_request(channel, other, number)
                 if queued.place & codes.WRITE_BIT and queued.place >> codes.BANK_SHIFT == place >> codes.BANK_SHIFT:
                     if queued.at < at:
                         return True
@@ -246,12 +244,12 @@ def admit_head(channel, tracker, tiles, signals, stream):
 
 @kernel
 def arbitrate(channel, tracker, tiles, signals, pick_stream):
-    """Admit heads while the policy picks one and the DRAM queue has room; return whether it held a ready one back.
+    """Admit heads while the policy picks one and one is ready, as one is; return whether it held a ready one back.
 
     A policy that picks a stream that is not ready is noted as a fault, which ends the run.
     """
     now = channel.now
-    while is_any_head_ready(channel, now):
+    while True:
         stream = ask(pick_stream, channel, now)
         if stream == codes.NO_STREAM:
             return True
@@ -263,12 +261,14 @@ def arbitrate(channel, tracker, tiles, signals, pick_stream):
             channel.last_served_at[stream] = now
             if stream != codes.COMPUTE:
                 channel.last_comm_at = now
-    return False
+        channel.admission_at = next_admission_at(channel)
+        if channel.admission_at > now:
+            return False
 
 
 @kernel
 def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, pick_stream, until):
-    """Run one channel up to (not including) cycle *until*.
+    """Run one channel up to (not including) cycle *until*; return the cycle before which it may sleep if nothing comes.
 
     In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split queues), 4. one column
     command, 5. one row command; then jump to the next moment at which any of these can do something.
@@ -276,10 +276,10 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
     is_held_back = False
     idle_reason = channel.idle_reason
     channel.stalled = 0
+    channel.admission_at = next_admission_at(channel)
     while True:
         wake_at = min(channel.column_wake_at, channel.row_wake_at)
-        admission_at = channel.now + 1 if is_held_back else max(next_admission_at(channel), channel.now + 1)
-        wake_at = min(min(wake_at, admission_at), channel.next_refresh_at)
+        wake_at = min(min(wake_at, max(channel.admission_at, channel.now + 1)), channel.next_refresh_at)
         if wake_at >= until:
             break
         occupancy = queue_occupancy(channel)
@@ -297,11 +297,13 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
                     log_command(command_log, channel, channel_id, command, bank, -1, 0, -1, wake_at)
             else:
                 refresh_all_banks(channel, channel_id, command_log)
-        is_held_back = admission_at <= wake_at and arbitrate(channel, tracker, tiles, signals, pick_stream)
+        if channel.admission_at <= wake_at:
+            is_held_back = arbitrate(channel, tracker, tiles, signals, pick_stream)
         if channel.is_split:
             choose_direction_to_drain(channel)
+        is_served = False
         if channel.column_wake_at <= wake_at:
-            serve_column_bus(channel, channel_id, command_log)
+            is_served = serve_column_bus(channel, channel_id, command_log)
         if channel.row_wake_at <= wake_at and not is_row_bus_taken:
             serve_row_bus(channel, channel_id, command_log)
         if channel.column_wake_at <= wake_at:
@@ -310,14 +312,16 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
             channel.column_wake_at = min(channel.column_wake_at, drain_at(channel))
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
+        if is_served:
+            channel.admission_at = next_admission_at(channel)
         if queue_occupancy(channel) == 0:
             idle_reason = reason_of_idleness(channel, is_held_back)
     # What was held back or stalled is tried again in the next slot; all else happens at ``wake_at``, or is woken up.
     is_restless = is_held_back or has_stalled_head(channel)
     if channel.nRFCpb > 0 and len(command_log) == 1 and not has_work(channel):
         wake_at = min(channel.column_wake_at, channel.row_wake_at)  # ``pass_time`` refreshes
-    channel.sleeps_until = 0 if is_restless else wake_at
     pass_time(channel, until, is_held_back)
+    return 0 if is_restless else wake_at
 
 
 @kernel

@@ -88,9 +88,10 @@ class Layout(NamedTuple):
 
 # What belongs to one request, or to one miss, lies side by side: cache misses are most of what the loop waits for.
 QUEUE_ENTRY = record_dtype(
-    ("next", "i4"), ("previous", "i4"),  # in the list of its bank and direction; -1: none
-    "row", "key",
-    "place",  # column, bank, class and kind, packed as in codes
+    ("next", "i4"), ("previous", "i4"),  # in the list of its bank and direction, which is closed
+    ("row", "i4"),
+    ("place", "i4"),  # column, bank, class and kind, packed as in codes
+    "key",  # see dram_channel
     "tag",
 )  # fmt: skip
 REQUEST = record_dtype(
@@ -123,8 +124,7 @@ def channel_dtype(layout):
     return record_dtype(
         # what is looked at in every slot comes first: the clock of this channel (memory cycles) and when each command
         # bus can act next
-        "now", "column_wake_at", "row_wake_at", "next_refresh_at",
-        "sleeps_until",  # cycle before which nothing can happen in it unless a request comes
+        "now", "column_wake_at", "row_wake_at", "next_refresh_at", "admission_at",
         "stalled",  # streams whose head waits for the next slot, as bits: tracker full or older store
         "idle_reason",  # why nothing is in the DRAM queue, if nothing is
         "n_done",  # column commands of this slot, for the units that wait for them
@@ -163,10 +163,8 @@ def channel_dtype(layout):
         ("hit_key", (2, banks)), ("column_at", (2, banks)), ("open_row", (banks,)), ("activate_at", (banks,)),
         ("precharge_at", (banks,)),
         ("closed_key", (3, banks)),  # of both directions, and of whichever needs a row of a unified queue
-        # DRAM queue: per bank a list in order of arrival
-        ("list_head", "i4", (2, banks)), ("list_tail", "i4", (2, banks)), ("oldest_hit", "i4", (2, banks)),
         # stream queues in front of the arbiter, one for each traffic class
-        ("queue_head", (classes,)), ("queue_tail", (classes,)),
+        ("queue_head", (classes,)), ("queue_tail", (classes,)), ("ring_start", (classes,)),
         ("n_reserved", (classes,)),  # entries promised to woken compute units
         ("n_waiting_cu", (classes,)), ("waiting_head", (classes,)), ("last_served_at", (classes,)),
         ("stalled_head", (classes,)),  # last head that was counted as stalled
@@ -179,7 +177,8 @@ def channel_dtype(layout):
         ("n_requests", (classes, N_KINDS)), ("n_enqueued", (classes, N_KINDS)), ("n_served", (classes, N_KINDS)),
         # what is long
         ("done", DONE, (layout.n_done,)), ("free_entry", "i4", (2, layout.queue_entries)),
-        ("entries", QUEUE_ENTRY, (2 * layout.queue_entries,)),  # a pool for each direction
+        # the DRAM queue: the end of the list of each direction and bank, then a pool for each direction
+        ("entries", QUEUE_ENTRY, (2 * banks + 2 * layout.queue_entries,)),
         ("requests", REQUEST, (classes, layout.stream_queue_entries)),
         ("waiting_cu", "i4", (classes, layout.n_compute_units * layout.n_slots)),
     )  # fmt: skip
@@ -481,6 +480,8 @@ def gpu_dtype(layout):
         # units
         ("l2", l2_dtype(layout)), ("tracker", tracker_dtype(layout)), ("dma", dma_dtype()),
         ("link_port", link_port_dtype(layout)), ("ingress_port", ingress_port_dtype()),
+        # memory cycle before which nothing can happen in each channel unless a request comes: what every slot looks at
+        ("channel_sleeps_until", (layout.n_channels,)),
         ("channels", channel_dtype(layout), (layout.n_channels,)),
         "channels_until",  # memory cycle up to which those that have something to do have run
         "n_waiting_cus",  # queued in front of channels that had no room
@@ -578,9 +579,7 @@ def empty_gpu(layout, used=None):
     state = np.frombuffer(mmap(-1, dtype.itemsize), dtype).view(np.recarray)
     gpu = state[0]
     channels = gpu.channels[: used.n_channels]
-    channels["open_row"] = -1
-    for name in ("list_head", "list_tail", "oldest_hit", "stalled_head"):
-        channels[name] = -1
+    channels["open_row"] = channels["stalled_head"] = -1
     for name in ("hit_key", "closed_key", "column_wake_at", "row_wake_at"):
         channels[name] = NEVER
     channels["now"] = -1
@@ -588,7 +587,10 @@ def empty_gpu(layout, used=None):
     channels["first_stage_occupancy"] = -1
     channels["idle_reason"] = FOR_REQUEST
     entries = layout.queue_entries
-    channels["free_entry"] = np.arange(2 * entries).reshape(2, entries)
+    ends = 2 * layout.n_dram_banks
+    channels["free_entry"] = ends + np.arange(2 * entries).reshape(2, entries)
+    channels["entries"]["next"][:, :ends] = channels["entries"]["previous"][:, :ends] = np.arange(ends)
+    channels["entries"]["key"][:, :ends] = NEVER
     gpu.compute_units["granted_channel"] = -1
     gpu.compute_units["move_operation"] = -1
     gpu.compute_units["wanted_by"] = -1

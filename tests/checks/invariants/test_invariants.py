@@ -64,7 +64,8 @@ def repeat_waiting_request(core: Any) -> None:
 def change_kind(core: Any) -> None:
     channel, stream = busy_channel(core, "stream")
     channels = core.gpu.channels
-    index = channels["queue_head"][channel, stream] & channels["ring_mask"][channel]
+    index = channels["queue_head"][channel, stream] - channels["ring_start"][channel, stream]
+    index &= channels["ring_mask"][channel]
     channels["requests"]["place"][channel, stream, index] ^= codes.UPDATE_BIT | codes.WRITE_BIT
 
 
