@@ -79,6 +79,8 @@ class Setup:
     first_stage_length: int = 0
     lead: int = 0
     n_classes: int = 2
+    cycles_before: int = 0  # from which times of banks are counted
+    requests_before: int = 0  # from which keys are
 
 
 @kernel
@@ -151,6 +153,7 @@ class ChannelBench:
         channel["next_refresh_at"] = self.timings["nREFI"] // per_refresh or codes.NEVER
         channel["refreshed_bank"] = -1
         channel["producer_done"] = setup.producer_done
+        channel["epoch"], channel["key_base"] = -setup.cycles_before, -setup.requests_before
         for name in ("first_stage_occupancy", "first_stage_length", "lead"):
             channel[name] = getattr(setup, name)
         channel["policy_params"][: len(self._params)] = self._params

@@ -16,7 +16,7 @@ import numpy as np
 
 from t3sim.config.experiment import TilingSpec
 from t3sim.gpu.kernel.address_map import channel_of, granule_address, place_of
-from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, INCOMING_UPDATE, KIND_MASK, LOCAL_UPDATE, NEVER
+from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, FAR, INCOMING_UPDATE, KIND_MASK, LOCAL_UPDATE
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, transmit
 from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room, queued_request
@@ -337,7 +337,7 @@ class FusedBench:
         ends = np.arange(2 * len(channel.open_row))
         channel.entries["next"][: len(ends)] = channel.entries["previous"][: len(ends)] = ends
         for name in ("hit_key", "closed_key"):
-            channel[name][:] = NEVER
+            channel[name][:] = FAR
         channel.occupancy[:] = channel.n_hits[:] = 0
 
     def hand_on(self) -> None:

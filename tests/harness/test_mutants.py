@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 
 from t3sim import units
@@ -10,6 +16,7 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.kernel import codes, dram_channel, near_memory
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload import tiling
+from tests.conftest import REPOSITORY
 from tests.harness.mutants import UNCHANGED, Mutant, mutated, run_mutants
 
 HERE = "tests.harness.test_mutants:gaps_and_policy"
@@ -104,6 +111,35 @@ def test_a_mutant_that_cannot_be_made_is_an_error_and_no_outcome(old: str, new: 
     """A source that has moved on must not make a mutant look noticed."""
     with pytest.raises(RuntimeError, match=message):
         run_mutants([Mutant("stale", NEAR_MEMORY, old, new)], HERE)
+
+
+def test_every_mutant_can_be_made() -> None:
+    """Most are tried by ``make test-deep`` only: is the text that each of them replaces still there?"""
+    found = [mutant for module in users_of_mutants() for mutant in mutants_in(module)]
+    gone = [mutant.name for mutant in found if source_of(mutant).count(mutant.old) != 1]
+    assert gone == []
+    assert len(found) > 100
+
+
+def users_of_mutants() -> Iterator[ModuleType]:
+    """Yield the test modules that have mutants."""
+    for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
+        if path != Path(__file__) and "harness.mutants" in path.read_text(encoding="utf-8"):
+            yield import_module(".".join(path.relative_to(REPOSITORY).with_suffix("").parts))
+
+
+def mutants_in(module: ModuleType) -> Iterator[Mutant]:
+    """Yield the mutants in the lists of a module, each by itself or in a record."""
+    for value in vars(module).values():
+        for one in value if isinstance(value, (list, tuple)) else ():
+            mutant = getattr(one, "mutant", one)
+            if isinstance(mutant, Mutant):
+                yield mutant
+
+
+def source_of(mutant: Mutant) -> str:
+    """Return the source that a mutant changes."""
+    return Path(inspect.getfile(import_module(mutant.module))).read_text(encoding="utf-8")
 
 
 def test_a_scenario_that_cannot_be_imported_is_an_error() -> None:

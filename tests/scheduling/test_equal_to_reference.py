@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from t3sim.gpu.in_flight import bank_list
-from t3sim.gpu.kernel.codes import BANK_SHIFT, NEVER, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
-from t3sim.gpu.kernel.dram_channel import EITHER, begin_refresh, entry_of, place_in_bank_list
+from t3sim.gpu.kernel.codes import BANK_SHIFT, FAR, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
+from t3sim.gpu.kernel.dram_channel import EITHER, MOST_CYCLES, MOST_KEYS, begin_refresh, place_in_bank_list
 from tests.conftest import REPOSITORY, cases, sample
 from tests.harness.channel_bench import ChannelBench
 from tests.scheduling.random_streams import (
@@ -25,6 +25,7 @@ from tests.scheduling.random_streams import (
     Case,
     Entry,
     case_of_stage,
+    entries,
     random_case,
     without_last_refreshes,
 )
@@ -68,6 +69,21 @@ def test_quanta_of_any_length_give_the_same_commands() -> None:
         assert logs[1:] == logs[:-1], f"seed {seed}"
 
 
+def test_counts_that_have_no_more_room_begin_anew() -> None:
+    """Times and keys of banks have 32 bits: does a run in which they come to an end give the same commands?"""
+    seen = Counter[str]()
+    for seed in range(120):
+        case = random_case(seed)
+        cycles, requests = 20 + seed * 7 % 300, 3 + seed % 20
+        setup = replace(case.setup, cycles_before=MOST_CYCLES - cycles, requests_before=MOST_KEYS - requests)
+        bench = ChannelBench(setup)
+        log = entries(bench.run(case.requests, quantum=case.rules.slot))
+        assert without_last_refreshes(log) == expected(case), seed
+        seen["times"] += bench.channel["epoch"] > -setup.cycles_before
+        seen["keys"] += bench.channel["key_base"] > -setup.requests_before
+    assert min(seen["times"], seen["keys"]) > 80
+
+
 def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:
     """Is what both buses choose from, kept from event to event, what a look at all requests finds?"""
     seen = Counter[str]()
@@ -82,13 +98,13 @@ def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:
             rows = channel["entries"]["row"][queued]
             matching = [entry for entry, row in zip(queued, rows, strict=True) if row == channel["open_row"][bank]]
             hits[direction, bank] = bool(matching)
-            key = channel["entries"][matching[0]]["key"] if matching else NEVER
-            assert not matching or entry_of(key) == matching[0], seed
+            key = channel["entries"][matching[0]]["key"] if matching else FAR
+            assert not matching or channel["oldest_hit"][direction, bank] == matching[0], seed
             assert channel["hit_key"][direction, bank] == key, seed
             seen["hit" if matching else "closed" if queued else "empty"] += 1
         assert (channel["n_hits"] == hits.sum(axis=1)).all(), seed
         closed = channel["closed_key"][:2].min(axis=0)
-        assert (channel["closed_key"][EITHER] == np.where(hits.any(axis=0), NEVER, closed)).all(), seed
+        assert (channel["closed_key"][EITHER] == np.where(hits.any(axis=0), FAR, closed)).all(), seed
     assert len(seen) == 3
     assert min(seen.values()) > 100
 
@@ -98,13 +114,13 @@ def test_a_bank_that_is_due_claims_no_row() -> None:
     channel = ChannelBench(nREFI=500, nRFCpb=90, nRREFD=1).reset()
     channel["open_row"][0] = 5
     place_in_bank_list(channel, 7 << ROW_SHIFT | OPERAND_READ, 0)
-    assert (channel["closed_key"][[READ, EITHER], 0] < NEVER).all()
-    begin_refresh(channel)
-    assert (channel["closed_key"][:, 0] == NEVER).all()
+    assert (channel["closed_key"][[READ, EITHER], 0] < FAR).all()
+    begin_refresh(channel, 0)
+    assert (channel["closed_key"][:, 0] == FAR).all()
     place_in_bank_list(channel, 8 << ROW_SHIFT | WRITE_BIT, 0)
     place_in_bank_list(channel, 8 << ROW_SHIFT | 1 << BANK_SHIFT | WRITE_BIT, 0)
-    assert (channel["closed_key"][:, 0] == NEVER).all()
-    assert (channel["closed_key"][[WRITE, EITHER], 1] < NEVER).all()
+    assert (channel["closed_key"][:, 0] == FAR).all()
+    assert (channel["closed_key"][[WRITE, EITHER], 1] < FAR).all()
 
 
 def test_compiled_and_interpreted_runs_are_equal() -> None:

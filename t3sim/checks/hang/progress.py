@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import has_queued, has_room_there, heads_of_port, uncompiled
-from t3sim.gpu.kernel import codes, memory_controller
+from t3sim.gpu.kernel import codes, dram_channel, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
 
 PATIENCE_CYCLES = 200_000  # compute cycles without progress beyond what is legal; GPGPU-Sim gives up after 50,000
@@ -27,6 +27,7 @@ START = "its start"  # of a kernel, which may be planned as far ahead as anybody
 WORD_BYTES = 8
 _head_is_ready = uncompiled(memory_controller.head_is_ready)
 _head_arrival = uncompiled(memory_controller.head_arrival)
+_cycle_of = uncompiled(dram_channel.cycle_of)
 _COLUMN_COMMANDS = [codes.RD, codes.WR, codes.UPD]
 _WATCHED = (
     "channels.queue_head", "channels.queue_tail",
@@ -197,12 +198,13 @@ def _memory_moments(core: GpuCore) -> Iterator[Moment]:
 def next_command(channel: Any, bank: int) -> tuple[str, int]:
     """Return the command that a bank with requests needs next and the cycle from which its timing allows it."""
     for direction, command in ((codes.READ, "a read"), (codes.WRITE, "a store")):
-        if channel.hit_key[direction, bank] != codes.NEVER:
-            return command, int(max(channel.column_at[direction, bank], channel.channel_column_at[direction]))
+        if channel.hit_key[direction, bank] != codes.FAR:
+            ready_at = _cycle_of(channel, channel.column_at[direction, bank])
+            return command, int(max(ready_at, channel.channel_column_at[direction]))
     if channel.open_row[bank] >= 0:
-        return "a precharge", int(channel.precharge_at[bank])
+        return "a precharge", int(_cycle_of(channel, channel.precharge_at[bank]))
     window = channel.activate_window[int(channel.activate_pointer)]
-    return "an activate", int(max(channel.activate_at[bank], channel.channel_activate_at, window))
+    return "an activate", int(max(_cycle_of(channel, channel.activate_at[bank]), channel.channel_activate_at, window))
 
 
 def _gemm_moments(core: GpuCore) -> Iterator[Moment]:

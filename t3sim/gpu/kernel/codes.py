@@ -4,8 +4,11 @@ A request *kind* is a code whose bits say what the DRAM has to do with it:
 ``WRITE_BIT`` for stores, ``UPDATE_BIT`` for near-memory op-and-stores.
 """
 
+import numpy as np
+
 # A moment that never comes; leaves room to add latencies without overflow.
 NEVER = 1 << 60
+FAR = np.int32((1 << 31) - 1)  # the same where 32 bits hold a time or a key
 
 # Traffic classes: each has a stream queue in front of the arbiter.  A run names as many as it likes; these are T3's two
 # (T3 section 4.5).

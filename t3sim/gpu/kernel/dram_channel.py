@@ -12,15 +12,19 @@ Leaves out: command/address bus encoding, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
 
+import numpy as np
+
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import FAR
 from t3sim.gpu.kernel.ledger import note_served
 from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_group
 
 BANK_MASK = 63
-ENTRY_SHIFT = 6  # of a key: the bank, the entry of the request in the DRAM queue, and behind how many it came
-ENTRY_MASK = (1 << 16) - 1
-KEY_SHIFT = 22
+KEY_SHIFT = 6
+MOST_KEYS = 1 << (31 - KEY_SHIFT)  # then they are counted anew
+MOST_CYCLES = 1 << 30  # then times of banks are: what lies ahead of now is less
+NO_KEY = np.int32(-1)
 NO_COMMAND = -1
 EITHER = 2  # behind READ and WRITE: of both directions, where one queue holds them
 
@@ -51,7 +55,7 @@ def log_command(command_log, channel, channel_id, command, bank, row, place, tag
 def end_of(channel, direction, bank):
     """Return the entry that stands in front of the first request of a bank and direction, and behind the last one.
 
-    It is no request: its key is NEVER, its row the open one, so who looks for a hit need not look for the end.
+    It is no request: its key is FAR, its row the open one, so who looks for a hit need not look for the end.
     """
     return direction * len(channel.open_row) + bank
 
@@ -77,13 +81,80 @@ def is_queued(channel, direction, bank):
 @kernel
 def has_hit(channel, direction, bank):
     """Return whether a queued request of *direction* wants the row of *bank* that is open."""
-    return channel.hit_key[direction, bank] != codes.NEVER
+    return channel.hit_key[direction, bank] != FAR
 
 
 @kernel
-def entry_of(key):
-    """Return the entry of the request with this key."""
-    return (key >> ENTRY_SHIFT) & ENTRY_MASK
+def set_row(channel, bank, row):
+    """*row* of *bank* is open now; -1: none is."""
+    channel.open_row[bank] = row
+    for direction in range(2):
+        channel.entries[end_of(channel, direction, bank)].row = row
+
+
+@kernel
+def next_key(channel, bank):
+    """Return the key of the next request that is admitted, for *bank*."""
+    channel.n_admitted += 1
+    if channel.n_admitted - channel.key_base >= MOST_KEYS:
+        number_anew(channel)
+    return ((channel.n_admitted - channel.key_base) << KEY_SHIFT) | bank
+
+
+@kernel
+def number_anew(channel):
+    """Give the requests in the queue the lowest keys, in the same order."""
+    n_queued, last = 0, NO_KEY
+    while True:
+        key, entry = FAR, 0
+        for direction in range(2):
+            for bank in range(channel.n_banks):
+                queued = first_of(channel, direction, bank)
+                while not is_end(channel, queued):
+                    if last < channel.entries[queued].key < key:
+                        key, entry = channel.entries[queued].key, queued
+                    queued = channel.entries[queued].next
+        if key == FAR:
+            break
+        n_queued, last = n_queued + 1, key
+        channel.entries[entry].key = (n_queued << KEY_SHIFT) | (key & BANK_MASK)
+    channel.key_base = channel.n_admitted - n_queued - 1
+    for bank in range(channel.n_banks):
+        for direction in range(2):
+            if has_hit(channel, direction, bank):
+                channel.hit_key[direction, bank] = channel.entries[channel.oldest_hit[direction, bank]].key
+            if channel.closed_key[direction, bank] != FAR:
+                channel.closed_key[direction, bank] = channel.entries[first_of(channel, direction, bank)].key
+        note_either(channel, bank)
+
+
+@kernel
+def count_from(channel, now):
+    """Count the times of banks from cycle *now* on, if it is long since the one from which they are counted.
+
+    A moment that is over becomes now.
+    """
+    passed = now - channel.epoch
+    if passed < MOST_CYCLES:
+        return
+    channel.epoch = now
+    for bank in range(channel.n_banks):
+        for direction in range(2):
+            channel.column_at[direction, bank] = max(channel.column_at[direction, bank] - passed, 0)
+        channel.activate_at[bank] = max(channel.activate_at[bank] - passed, 0)
+        channel.precharge_at[bank] = max(channel.precharge_at[bank] - passed, 0)
+
+
+@kernel
+def counted(channel, cycle):
+    """Return *cycle* as times of banks are counted: one that is long over as the first of them."""
+    return np.int32(max(cycle - channel.epoch, 0))
+
+
+@kernel
+def cycle_of(channel, time):
+    """Return the cycle of a *time* of a bank."""
+    return codes.NEVER if time == FAR else channel.epoch + time
 
 
 @kernel
@@ -96,8 +167,7 @@ def place_in_bank_list(channel, place, tag):
     n_used = channel.occupancy[direction]
     entry = channel.free_entry[direction, n_used]
     channel.occupancy[direction] = n_used + 1
-    channel.n_admitted += 1
-    key = (channel.n_admitted << KEY_SHIFT) | (entry << ENTRY_SHIFT) | bank
+    key = next_key(channel, bank)
     end = end_of(channel, direction, bank)
     last = channel.entries[end].previous
     queued = channel.entries[entry]
@@ -111,7 +181,7 @@ def place_in_bank_list(channel, place, tag):
     channel.entries[end].previous = entry
     if channel.open_row[bank] == row:
         if not has_hit(channel, direction, bank):
-            note_hit(channel, direction, bank, key)
+            note_hit(channel, direction, bank, entry)
             channel.column_wake_at = min(channel.column_wake_at, channel.now)
     elif last == end and bank != channel.refreshed_bank:
         channel.closed_key[direction, bank] = key
@@ -141,19 +211,20 @@ def find_hit_from(channel, entry, row):
 
 
 @kernel
-def note_hit(channel, direction, bank, key):
-    """The request with *key* is the oldest of *direction* that wants the row of *bank* that is open."""
+def note_hit(channel, direction, bank, entry):
+    """*entry* is the oldest request of *direction* that wants the row of *bank* that is open."""
     channel.n_hits[direction] += not has_hit(channel, direction, bank)
-    channel.hit_key[direction, bank] = key
-    channel.closed_key[direction, bank] = codes.NEVER
-    channel.closed_key[EITHER, bank] = codes.NEVER
+    channel.oldest_hit[direction, bank] = entry
+    channel.hit_key[direction, bank] = channel.entries[entry].key
+    channel.closed_key[direction, bank] = FAR
+    channel.closed_key[EITHER, bank] = FAR
 
 
 @kernel
 def forget_hit(channel, direction, bank):
     """No request of *direction* wants the row of *bank* that is open."""
     channel.n_hits[direction] -= has_hit(channel, direction, bank)
-    channel.hit_key[direction, bank] = codes.NEVER
+    channel.hit_key[direction, bank] = FAR
 
 
 @kernel
@@ -169,7 +240,7 @@ def note_either(channel, bank):
     """In a unified queue the oldest request of *bank* may claim its row if no other wants the open one."""
     is_any_hit = has_hit(channel, codes.READ, bank) or has_hit(channel, codes.WRITE, bank)
     oldest = min(channel.closed_key[codes.READ, bank], channel.closed_key[codes.WRITE, bank])
-    channel.closed_key[EITHER, bank] = codes.NEVER if is_any_hit else oldest
+    channel.closed_key[EITHER, bank] = FAR if is_any_hit else oldest
 
 
 @kernel
@@ -183,22 +254,23 @@ def forget_hits(channel, bank):
 def refresh_all_banks(channel, channel_id, command_log):
     """Close every row and refresh: nothing may start before tRFC is over."""
     now = channel.now
+    count_from(channel, now)
     precharge_at = now
     has_open_row = False
     for bank in range(len(channel.open_row)):
         if channel.open_row[bank] >= 0:
             has_open_row = True
-            precharge_at = max(precharge_at, channel.precharge_at[bank])
+            precharge_at = max(precharge_at, cycle_of(channel, channel.precharge_at[bank]))
     refresh_at = now
     if has_open_row:
         log_command(command_log, channel, channel_id, codes.PRE, -1, -1, 0, -1, precharge_at)
         refresh_at = precharge_at + channel.nRP
     for bank in range(len(channel.open_row)):
-        refresh_at = max(refresh_at, channel.activate_at[bank])
-        channel.open_row[bank] = -1
+        refresh_at = max(refresh_at, cycle_of(channel, channel.activate_at[bank]))
+        set_row(channel, bank, -1)
         forget_hits(channel, bank)
     for bank in range(len(channel.open_row)):
-        channel.activate_at[bank] = refresh_at + max(channel.nRFC, 1)  # one row command a cycle
+        channel.activate_at[bank] = counted(channel, refresh_at + max(channel.nRFC, 1))  # one row command a cycle
     log_command(command_log, channel, channel_id, codes.REF, -1, -1, 0, -1, refresh_at)
     channel.next_refresh_at += channel.nREFI
     channel.column_wake_at = codes.NEVER
@@ -206,17 +278,18 @@ def refresh_all_banks(channel, channel_id, command_log):
 
 
 @kernel
-def begin_refresh(channel):
+def begin_refresh(channel, now):
     """Per-bank refresh: the next bank is due; its requests wait until it is over."""
+    count_from(channel, now)
     bank = channel.n_refreshes % channel.n_banks
     channel.n_refreshes += 1
     channel.refreshed_bank = bank
     channel.is_refresh_closing = channel.open_row[bank] >= 0
-    channel.open_row[bank] = -1
+    set_row(channel, bank, -1)
     for direction in range(2):
         forget_hit(channel, direction, bank)
-        channel.closed_key[direction, bank] = codes.NEVER
-    channel.closed_key[EITHER, bank] = codes.NEVER
+        channel.closed_key[direction, bank] = FAR
+    channel.closed_key[EITHER, bank] = FAR
 
 
 @kernel
@@ -226,26 +299,27 @@ def go_on_with_refresh(channel, now):
     It goes before all other row commands.  The bank of the command is ``last_refreshed``.
     """
     if channel.refreshed_bank < 0:
-        begin_refresh(channel)
+        begin_refresh(channel, now)
     bank = channel.refreshed_bank
     if channel.is_refresh_closing:
-        if channel.precharge_at[bank] > now:
-            channel.next_refresh_at = channel.precharge_at[bank]
+        precharge_at = cycle_of(channel, channel.precharge_at[bank])
+        if precharge_at > now:
+            channel.next_refresh_at = precharge_at
             return NO_COMMAND
-        channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRP)
+        channel.activate_at[bank] = max(channel.activate_at[bank], counted(channel, now + channel.nRP))
         channel.is_refresh_closing = 0
         channel.next_refresh_at = now + 1
         return codes.PRE
-    refresh_at = max(channel.activate_at[bank], channel.channel_activate_at)
+    refresh_at = max(cycle_of(channel, channel.activate_at[bank]), channel.channel_activate_at)
     if refresh_at > now:
         channel.next_refresh_at = refresh_at
         return NO_COMMAND
-    channel.activate_at[bank] = now + channel.nRFCpb
+    channel.activate_at[bank] = counted(channel, now + channel.nRFCpb)
     channel.channel_activate_at = now + channel.nRREFD
     channel.refreshed_bank = -1
     if is_queued(channel, codes.READ, bank) or is_queued(channel, codes.WRITE, bank):
         forget_hits(channel, bank)
-        channel.row_wake_at = min(channel.row_wake_at, channel.activate_at[bank])
+        channel.row_wake_at = min(channel.row_wake_at, now + channel.nRFCpb)
     due_at = (channel.n_refreshes + 1) * channel.nREFI // channel.n_banks
     channel.next_refresh_at = max(due_at, now + 1)
     return codes.REF
@@ -321,43 +395,43 @@ def is_served_now(channel, direction):
 @kernel
 def serve_column_bus(channel, channel_id, command_log):
     """Issue the oldest row hit that is ready, or set when the next one will be; return whether one was issued."""
-    now = channel.now
-    best_key = codes.NEVER
-    wake_at = codes.NEVER
-    n_ready = 0
+    now = counted(channel, channel.now)
+    best_key, last_key, wake_time = FAR, NO_KEY, FAR
     best_direction = codes.READ
     for direction in range(2):
         if not is_served_now(channel, direction) or channel.n_hits[direction] == 0:
             continue
-        channel_at = channel.channel_column_at[direction]
-        key_here = codes.NEVER
+        channel_at = counted(channel, channel.channel_column_at[direction])
+        key_here = FAR
         for bank in range(channel.n_banks):  # of a length that is not compiled in: it is vectorised, not unrolled
             key = channel.hit_key[direction, bank]
             ready_at = max(channel.column_at[direction, bank], channel_at)
             is_ready = ready_at <= now
-            n_ready += is_ready and key != codes.NEVER
-            key_here = min(key_here, key if is_ready else codes.NEVER)
-            wake_at = min(wake_at, codes.NEVER if (is_ready or key == codes.NEVER) else ready_at)
+            key_here = min(key_here, key if is_ready else FAR)
+            last_key = max(last_key, key if (is_ready and key != FAR) else NO_KEY)
+            wake_time = min(wake_time, FAR if (is_ready or key == FAR) else ready_at)
         if key_here < best_key:
             best_key = key_here
             best_direction = direction
-    if best_key == codes.NEVER:
+    wake_at = cycle_of(channel, wake_time)
+    if best_key == FAR:
         channel.column_wake_at = wake_at
         return False
     bank = best_key & BANK_MASK
-    issue_column_command(channel, channel_id, command_log, best_direction, best_key)
+    issue_column_command(channel, channel_id, command_log, best_direction, bank)
     # The next one may be what was ready beside it, the next hit of its bank, or what waited before: that not sooner.
     if has_hit(channel, best_direction, bank):
-        wake_at = min(wake_at, channel.column_at[best_direction, bank])
-    channel.column_wake_at = now + channel.nCCDS if n_ready > 1 else max(wake_at, now + channel.nCCDS)
+        wake_at = min(wake_at, cycle_of(channel, channel.column_at[best_direction, bank]))
+    next_at = channel.now + channel.nCCDS
+    channel.column_wake_at = next_at if last_key != best_key else max(wake_at, next_at)
     return True
 
 
 @kernel
-def issue_column_command(channel, channel_id, command_log, direction, key):
-    """Issue RD, WR or UPD for the oldest hit of a bank, which has *key*, and book what it keeps others from doing."""
+def issue_column_command(channel, channel_id, command_log, direction, bank):
+    """Issue RD, WR or UPD for the oldest hit of *bank* and book what it keeps others from doing."""
     now = channel.now
-    bank, entry = key & BANK_MASK, entry_of(key)
+    entry = channel.oldest_hit[direction, bank]
     served = channel.entries[entry]
     place = served.place
     kind = place & codes.KIND_MASK
@@ -371,9 +445,10 @@ def issue_column_command(channel, channel_id, command_log, direction, key):
         command = codes.RD
         channel.channel_column_at[codes.READ] = now + channel.nCCDS
         channel.channel_column_at[codes.WRITE] = max(channel.channel_column_at[codes.WRITE], now + channel.nRTW)
+        next_at = counted(channel, now + channel.nCCDL)
         for other in range(first, last):
-            channel.column_at[codes.READ, other] = max(channel.column_at[codes.READ, other], now + channel.nCCDL)
-        channel.precharge_at[bank] = max(channel.precharge_at[bank], now + channel.nRTP)
+            channel.column_at[codes.READ, other] = max(channel.column_at[codes.READ, other], next_at)
+        channel.precharge_at[bank] = max(channel.precharge_at[bank], counted(channel, now + channel.nRTP))
         finish = now + channel.nCL + channel.nBL
     else:
         command = codes.UPD if kind & codes.UPDATE_BIT else codes.WR
@@ -383,11 +458,12 @@ def issue_column_command(channel, channel_id, command_log, direction, key):
         channel.channel_column_at[codes.WRITE] = now + gap_other
         read_at = max(finish + channel.nWTRS, now + gap_other)
         channel.channel_column_at[codes.READ] = max(channel.channel_column_at[codes.READ], read_at)
-        read_at = max(finish + channel.nWTRL, now + gap_same)
+        next_at = counted(channel, now + gap_same)
+        next_read_at = counted(channel, max(finish + channel.nWTRL, now + gap_same))
         for other in range(first, last):
-            channel.column_at[codes.WRITE, other] = max(channel.column_at[codes.WRITE, other], now + gap_same)
-            channel.column_at[codes.READ, other] = max(channel.column_at[codes.READ, other], read_at)
-        channel.precharge_at[bank] = max(channel.precharge_at[bank], finish + channel.nWR)
+            channel.column_at[codes.WRITE, other] = max(channel.column_at[codes.WRITE, other], next_at)
+            channel.column_at[codes.READ, other] = max(channel.column_at[codes.READ, other], next_read_at)
+        channel.precharge_at[bank] = max(channel.precharge_at[bank], counted(channel, finish + channel.nWR))
     log_command(command_log, channel, channel_id, command, bank, served.row, place, served.tag, now)
     note_served(channel, traffic_class, kind)
     done = channel.done[channel.n_done]
@@ -400,20 +476,20 @@ def issue_column_command(channel, channel_id, command_log, direction, key):
     following = remove_from_bank_list(channel, direction, entry)
     hit = find_hit_from(channel, following, channel.open_row[bank])
     if not is_end(channel, hit):
+        channel.oldest_hit[direction, bank] = hit
         channel.hit_key[direction, bank] = channel.entries[hit].key
         return
     note_closed(channel, direction, bank)
-    channel.row_wake_at = min(channel.row_wake_at, max(now, channel.precharge_at[bank]))
+    channel.row_wake_at = min(channel.row_wake_at, max(now, cycle_of(channel, channel.precharge_at[bank])))
 
 
 @kernel
 def serve_row_bus(channel, channel_id, command_log):
     """Activate or precharge for the oldest request that needs it, or set when one may be possible."""
-    now = channel.now
-    best_key = codes.NEVER
-    wake_at = codes.NEVER
-    n_ready = 0
-    activate_at = max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])
+    now = counted(channel, channel.now)
+    best_key, last_key, wake_time = FAR, NO_KEY, FAR
+    window_at = channel.activate_window[channel.activate_pointer]
+    activate_at = counted(channel, max(channel.channel_activate_at, window_at))
     waiting = channel.is_draining if channel.is_split else EITHER
     for bank in range(channel.n_banks):
         key = channel.closed_key[waiting, bank]
@@ -421,20 +497,21 @@ def serve_row_bus(channel, channel_id, command_log):
         open_at = max(activate_at, channel.activate_at[bank])
         ready_at = close_at if channel.open_row[bank] >= 0 else open_at
         is_ready = ready_at <= now
-        n_ready += is_ready and key != codes.NEVER
-        best_key = min(best_key, key if is_ready else codes.NEVER)
-        wake_at = min(wake_at, codes.NEVER if (is_ready or key == codes.NEVER) else ready_at)
-    if best_key == codes.NEVER:
+        best_key = min(best_key, key if is_ready else FAR)
+        last_key = max(last_key, key if (is_ready and key != FAR) else NO_KEY)
+        wake_time = min(wake_time, FAR if (is_ready or key == FAR) else ready_at)
+    wake_at = cycle_of(channel, wake_time)
+    if best_key == FAR:
         channel.row_wake_at = wake_at
         return
     bank = best_key & BANK_MASK
     if channel.open_row[bank] >= 0:
         precharge_bank(channel, channel_id, command_log, bank)
-        wake_at = min(wake_at, channel.activate_at[bank])
+        wake_at = min(wake_at, cycle_of(channel, channel.activate_at[bank]))
     else:
         activate_bank(channel, channel_id, command_log, bank, best_key)
     # Only what was ready beside it can be next in the following cycle; all else waits at least as long as it did.
-    channel.row_wake_at = wake_at if n_ready == 1 else now + 1
+    channel.row_wake_at = wake_at if last_key == best_key else channel.now + 1
 
 
 @kernel
@@ -442,8 +519,8 @@ def precharge_bank(channel, channel_id, command_log, bank):
     """Close the row of *bank*."""
     now = channel.now
     log_command(command_log, channel, channel_id, codes.PRE, bank, channel.open_row[bank], 0, -1, now)
-    channel.open_row[bank] = -1
-    channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRP)
+    set_row(channel, bank, -1)
+    channel.activate_at[bank] = max(channel.activate_at[bank], counted(channel, now + channel.nRP))
     forget_hits(channel, bank)
 
 
@@ -451,22 +528,26 @@ def precharge_bank(channel, channel_id, command_log, bank):
 def activate_bank(channel, channel_id, command_log, bank, key):
     """Open the row that the request with *key* wants and find which queued requests now hit."""
     now = channel.now
-    row = channel.entries[entry_of(key)].row
+    entry = first_of(channel, codes.READ, bank)
+    if channel.entries[entry].key != key:
+        entry = first_of(channel, codes.WRITE, bank)
+    row = channel.entries[entry].row
     log_command(command_log, channel, channel_id, codes.ACT, bank, row, 0, -1, now)
-    channel.open_row[bank] = row
-    channel.column_at[codes.READ, bank] = max(channel.column_at[codes.READ, bank], now + channel.nRCDRD)
-    channel.column_at[codes.WRITE, bank] = max(channel.column_at[codes.WRITE, bank], now + channel.nRCDWR)
-    channel.precharge_at[bank] = now + channel.nRAS
+    set_row(channel, bank, row)
+    read_at, write_at = counted(channel, now + channel.nRCDRD), counted(channel, now + channel.nRCDWR)
+    channel.column_at[codes.READ, bank] = max(channel.column_at[codes.READ, bank], read_at)
+    channel.column_at[codes.WRITE, bank] = max(channel.column_at[codes.WRITE, bank], write_at)
+    channel.precharge_at[bank] = counted(channel, now + channel.nRAS)
     first = bank & -channel.banks_per_group
+    next_at = counted(channel, now + channel.nRRDL)
     for other in range(first, first + channel.banks_per_group):
-        channel.activate_at[other] = max(channel.activate_at[other], now + channel.nRRDL)
-    channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRC)
+        channel.activate_at[other] = max(channel.activate_at[other], next_at)
+    channel.activate_at[bank] = max(channel.activate_at[bank], counted(channel, now + channel.nRC))
     channel.channel_activate_at = now + channel.nRRDS
     channel.activate_window[channel.activate_pointer] = now + channel.nFAW
     channel.activate_pointer = (channel.activate_pointer + 1) & 3
     for direction in range(2):
-        channel.entries[end_of(channel, direction, bank)].row = row
         hit = find_hit_from(channel, first_of(channel, direction, bank), row)
         if not is_end(channel, hit):
-            note_hit(channel, direction, bank, channel.entries[hit].key)
+            note_hit(channel, direction, bank, hit)
     channel.column_wake_at = min(channel.column_wake_at, now + min(channel.nRCDRD, channel.nRCDWR))

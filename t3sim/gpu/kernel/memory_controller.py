@@ -14,6 +14,7 @@ from t3sim.gpu.kernel._jit import ask, kernel
 from t3sim.gpu.kernel.dram_channel import (
     NO_COMMAND,
     choose_direction_to_drain,
+    count_from,
     direction_to_serve,
     drain_at,
     first_of,
@@ -273,6 +274,7 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
     In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split queues), 4. one column
     command, 5. one row command; then jump to the next moment at which any of these can do something.
     """
+    count_from(channel, max(channel.now, 0))
     is_held_back = False
     idle_reason = channel.idle_reason
     channel.stalled = 0

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t3sim.gpu.kernel.codes import FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KINDS, N_REASONS, NEVER
+from t3sim.gpu.kernel.codes import FAR, FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KINDS, N_REASONS, NEVER
 
 CACHE_LINE = 64  # bytes, of the machine that simulates
 N_POLICY_PARAMS = 8
@@ -91,7 +91,7 @@ QUEUE_ENTRY = record_dtype(
     ("next", "i4"), ("previous", "i4"),  # in the list of its bank and direction, which is closed
     ("row", "i4"),
     ("place", "i4"),  # column, bank, class and kind, packed as in codes
-    "key",  # see dram_channel
+    ("key", "i4"),  # see dram_channel
     "tag",
 )  # fmt: skip
 REQUEST = record_dtype(
@@ -160,9 +160,13 @@ def channel_dtype(layout):
         "fault_tile", "n_turnarounds", "tracker_stalls", "hazard_stalls", ("n_commands", (6,)),
         ("reason_cycles", (N_REASONS,)),  # the ledger: see ledger.py
         # bank state
-        ("hit_key", (2, banks)), ("column_at", (2, banks)), ("open_row", (banks,)), ("activate_at", (banks,)),
-        ("precharge_at", (banks,)),
-        ("closed_key", (3, banks)),  # of both directions, and of whichever needs a row of a unified queue
+        # 32 bits each, so that a look at all of them is short
+        "epoch",  # cycle from which times of banks are counted
+        "key_base",  # requests admitted before those from which keys are counted
+        ("hit_key", "i4", (2, banks)), ("column_at", "i4", (2, banks)), ("open_row", "i4", (banks,)),
+        ("activate_at", "i4", (banks,)), ("precharge_at", "i4", (banks,)),
+        ("closed_key", "i4", (3, banks)),  # of both directions, and of whichever needs a row of a unified queue
+        ("oldest_hit", "i4", (2, banks)),  # entry of the request with hit_key
         # stream queues in front of the arbiter, one for each traffic class
         ("queue_head", (classes,)), ("queue_tail", (classes,)), ("ring_start", (classes,)),
         ("n_reserved", (classes,)),  # entries promised to woken compute units
@@ -580,8 +584,9 @@ def empty_gpu(layout, used=None):
     gpu = state[0]
     channels = gpu.channels[: used.n_channels]
     channels["open_row"] = channels["stalled_head"] = -1
-    for name in ("hit_key", "closed_key", "column_wake_at", "row_wake_at"):
+    for name in ("column_wake_at", "row_wake_at"):
         channels[name] = NEVER
+    channels["hit_key"] = channels["closed_key"] = FAR
     channels["now"] = -1
     channels["ring_mask"] = layout.stream_queue_entries - 1
     channels["first_stage_occupancy"] = -1
@@ -590,7 +595,7 @@ def empty_gpu(layout, used=None):
     ends = 2 * layout.n_dram_banks
     channels["free_entry"] = ends + np.arange(2 * entries).reshape(2, entries)
     channels["entries"]["next"][:, :ends] = channels["entries"]["previous"][:, :ends] = np.arange(ends)
-    channels["entries"]["key"][:, :ends] = NEVER
+    channels["entries"]["key"][:, :ends], channels["entries"]["row"][:, :ends] = FAR, -1
     gpu.compute_units["granted_channel"] = -1
     gpu.compute_units["move_operation"] = -1
     gpu.compute_units["wanted_by"] = -1

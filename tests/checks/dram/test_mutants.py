@@ -40,19 +40,22 @@ def near_memory(rules: str, name: str, old: str, new: str) -> Defect:
     return Defect(rules, Mutant(name, NEAR_MEMORY, old, new))
 
 
+LAST_OF_COLUMN = "    channel.column_wake_at = next_at if last_key != best_key else max(wake_at, next_at)"
+
+
 def at_once(direction: str) -> str:
     """Text that makes a channel issue every ready column of *direction* in one cycle."""
     return f"""
-    if channel.channel_column_at[{direction}] > now:
-        channel.channel_column_at[{direction}] = now
+    if channel.channel_column_at[{direction}] > channel.now:
+        channel.channel_column_at[{direction}] = channel.now
         serve_column_bus(channel, channel_id, command_log)"""
 
 
 ACTIVATES = [
-    channel("D1", "no tRCD before reads", "now + channel.nRCDRD)\n", "now)\n"),
-    channel("D2", "no tRCD before stores", "now + channel.nRCDWR)\n    channel.pre", "now)\n    channel.pre"),
+    channel("D1", "no tRCD before reads", "now + channel.nRCDRD)", "now)"),
+    channel("D2", "no tRCD before stores", "now + channel.nRCDWR)\n", "now)\n"),
     channel("D3", "no tRAS", "now + channel.nRAS", "now"),
-    channel("D4", "no tRP", "now + channel.nRP)\n    forget_hits", "now)\n    forget_hits"),
+    channel("D4", "no tRP", "now + channel.nRP))\n    forget_hits", "now))\n    forget_hits"),
     channel("D5", "no tRC", "now + channel.nRC)", "now)"),
     channel("D6", "no tRRD in other groups", "now + channel.nRRDS", "now"),
     channel(
@@ -66,7 +69,7 @@ ACTIVATES = [
     channel(
         "D8",
         "no tFAW",
-        "max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])",
+        "max(channel.channel_activate_at, window_at)",
         "channel.channel_activate_at",
     ),
     channel("D8", "tFAW counts from another activate", "now + channel.nFAW", "now + channel.nFAW - channel.nRRDS"),
@@ -83,14 +86,14 @@ COLUMNS = [
     channel(
         "D9 D27",
         "all ready reads at once",
-        "    channel.column_wake_at = now + channel.nCCDS",
-        "    channel.column_wake_at = now + channel.nCCDS" + at_once("codes.READ"),
+        LAST_OF_COLUMN,
+        LAST_OF_COLUMN + at_once("codes.READ"),
     ),
     channel(
         "D9 D12 D27",
         "all ready stores at once",
-        "    channel.column_wake_at = now + channel.nCCDS",
-        "    channel.column_wake_at = now + channel.nCCDS" + at_once("codes.WRITE"),
+        LAST_OF_COLUMN,
+        LAST_OF_COLUMN + at_once("codes.WRITE"),
     ),
     channel("D10", "reads of a group as of others", "now + channel.nCCDL", "now + channel.nCCDS"),
     channel("D10 D12 D14", "groups of one bank", "last = first + channel.banks_per_group", "last = first + 1"),
@@ -100,8 +103,8 @@ COLUMNS = [
     channel(
         "D12",
         "an update does not hold back stores",
-        "channel.column_at[codes.WRITE, other], now + gap_same",
-        "channel.column_at[codes.WRITE, other], now + channel.nCCDL",
+        "next_at = counted(channel, now + gap_same)",
+        "next_at = counted(channel, now + channel.nCCDL)",
     ),
     channel(
         "D12",
@@ -136,7 +139,7 @@ REFRESHES = [
     channel(
         "D3 D15",
         "refresh precharges at once",
-        "precharge_at = max(precharge_at, channel.precharge_at[bank])",
+        "precharge_at = max(precharge_at, cycle_of(channel, channel.precharge_at[bank]))",
         "precharge_at = max(precharge_at, now)",
     ),
     channel(
@@ -148,14 +151,14 @@ REFRESHES = [
     channel(
         "D18 D19",
         "refresh does not wait for closed banks",
-        "refresh_at = max(refresh_at, channel.activate_at[bank])",
+        "refresh_at = max(refresh_at, cycle_of(channel, channel.activate_at[bank]))",
         "refresh_at = max(refresh_at, now)",
     ),
     channel("D19 D29", "no tRFC", "refresh_at + max(channel.nRFC, 1)", "refresh_at"),
     channel(
         "D26 D29",
         "refresh leaves rows open",
-        "        channel.open_row[bank] = -1\n        forget_hits(channel, bank)\n    for",
+        "        set_row(channel, bank, -1)\n        forget_hits(channel, bank)\n    for",
         "        forget_hits(channel, bank)\n    for",
     ),
     channel(
@@ -174,16 +177,10 @@ REFRESHES = [
     controller(
         "D28",
         "refresh ten cycles late",
-        "min(min(wake_at, admission_at), channel.next_refresh_at)",
-        "min(min(wake_at, admission_at), channel.next_refresh_at + 10)",
+        "channel.now + 1)), channel.next_refresh_at)",
+        "channel.now + 1)), channel.next_refresh_at + 10)",
     ),
-    controller(
-        "D28",
-        "refresh a cycle early",
-        "min(min(wake_at, admission_at), channel.next_refresh_at)",
-        "min(min(wake_at, admission_at), channel.next_refresh_at - 1)\n"
-        "        channel.next_refresh_at -= wake_at == channel.next_refresh_at - 1",
-    ),
+    channel("D28", "refreshes come a cycle early", "+= channel.nREFI\n", "+= channel.nREFI - 1\n"),
     channel("D28", "refresh waits longer than it has to", "    refresh_at = now\n", "    refresh_at = now + 3\n"),
     channel(
         "D28",
@@ -194,27 +191,27 @@ REFRESHES = [
 ]
 # Of one bank after the other.
 BANK_REFRESHES = [
-    channel("D20", "no tRFCpb", "= now + channel.nRFCpb", "= now"),
+    channel("D20", "no tRFCpb", "= counted(channel, now + channel.nRFCpb)", "= counted(channel, now)"),
     channel("D21 D22", "no tRREFD", "= now + channel.nRREFD", "= now"),
     channel(
         "D22 D23",
         "refresh of a bank heeds no other bank",
-        "refresh_at = max(channel.activate_at[bank], channel.channel_activate_at)",
-        "refresh_at = channel.activate_at[bank]",
+        "refresh_at = max(cycle_of(channel, channel.activate_at[bank]), channel.channel_activate_at)",
+        "refresh_at = cycle_of(channel, channel.activate_at[bank])",
     ),
     channel(
         "D23 D24",
         "refresh of a bank does not wait for the bank",
-        "refresh_at = max(channel.activate_at[bank], channel.channel_activate_at)",
+        "refresh_at = max(cycle_of(channel, channel.activate_at[bank]), channel.channel_activate_at)",
         "refresh_at = channel.channel_activate_at",
     ),
     channel(
         "D24",
         "refresh of a bank does not wait for its precharge",
-        "now + channel.nRP)\n        channel.is_refresh_closing",
-        "now)\n        channel.is_refresh_closing",
+        "now + channel.nRP))\n        channel.is_refresh_closing",
+        "now))\n        channel.is_refresh_closing",
     ),
-    channel("D3 D15", "refresh of a bank precharges at once", "if channel.precharge_at[bank] > now:", "if now < 0:"),
+    channel("D3 D15", "refresh of a bank precharges at once", "if precharge_at > now:", "if now < 0:"),
     channel(
         "D26",
         "refresh of a bank without precharge",
@@ -255,8 +252,8 @@ BANK_REFRESHES = [
     channel(
         "D28",
         "rows of the bank that is due are still used",
-        "        forget_hit(channel, direction, bank)\n        channel.closed_key[direction, bank] = codes.NEVER\n",
-        "        channel.closed_key[direction, bank] = codes.NEVER\n",
+        "        forget_hit(channel, direction, bank)\n        channel.closed_key[direction, bank] = FAR\n",
+        "        channel.closed_key[direction, bank] = FAR\n",
     ),
     channel(
         "D28",
@@ -287,9 +284,9 @@ STATE_AND_BUSES = [
     channel(
         "D26",
         "precharges twice",
-        "    channel.open_row[bank] = -1\n    channel.activate_at[bank] = max",
+        "    set_row(channel, bank, -1)\n    channel.activate_at[bank] = max",
         "    log_command(command_log, channel, channel_id, codes.PRE, bank, 0, 0, -1, now + 1)\n"
-        "    channel.open_row[bank] = -1\n    channel.activate_at[bank] = max",
+        "    set_row(channel, bank, -1)\n    channel.activate_at[bank] = max",
     ),
     channel("D26", "any row counts as a hit", "entries[entry].row != row:", "entries[entry].row == -1:"),
     channel(

@@ -19,7 +19,7 @@ from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import LOOK_EVERY
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.kernel.codes import FAR, NEVER
 from t3sim.system import liveness
 from t3sim.system.machine import MirroredMachine
 
@@ -110,7 +110,7 @@ def book_bank_for_ever(core: GpuCore) -> None:
 
 
 def close_gate(core: GpuCore) -> None:
-    core.gpu.channels[1].column_at[:, 5] = NEVER
+    core.gpu.channels[1].column_at[:, 5] = FAR
 
 
 def is_full(core: GpuCore) -> bool:

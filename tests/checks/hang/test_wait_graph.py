@@ -13,7 +13,7 @@ from t3sim.checks.hang.wait_graph import Wait, WaitGraph
 from t3sim.errors import ModelError
 from t3sim.gpu.in_flight import HungGpu
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.kernel.codes import FAR
 from t3sim.gpu.kernel.state import COMMAND_LOG
 from t3sim.gpu.tables import records
 from t3sim.gpu.wait_edges import UNITS
@@ -115,7 +115,7 @@ def test_only_column_commands_are_progress(command: int) -> None:
 def test_the_last_commands_of_the_channel_at_fault_are_told_if_a_log_was_kept() -> None:
     wired = fused()
     wired.core.command_log = records(COMMAND_LOG, 2000)
-    wired.core.gpu.channels[1].column_at[:, 5] = NEVER
+    wired.core.gpu.channels[1].column_at[:, 5] = FAR
     with pytest.raises(ModelError) as hang:
         wired.run()
     lines = hang.value.details.splitlines()
