@@ -61,7 +61,7 @@ class Layout(NamedTuple):
     """Capacities of one compiled type; the defaults are those of the standard layout.
 
     Memory that a machine does not use is never touched, so a large capacity costs addresses and no memory.  Only
-    ``n_dram_banks`` costs time: the controllers look at every bank of the layout.
+    ``n_dram_banks`` costs time: a channel's record is longer, and a refresh of all banks looks at each of the layout.
     """
 
     n_compute_units: int = 272  # copy engines among them
