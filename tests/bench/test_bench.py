@@ -69,14 +69,15 @@ def test_where_the_time_goes() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["stream", "random", "mixed"])
-def test_channel(pattern: str) -> None:
-    n = 200_000
-    figures = costs.channel(pattern, n)
+def test_channels(pattern: str) -> None:
+    n, n_channels = 50_000, costs.N_CHANNELS
+    figures = costs.channels(pattern, n)
+    each = figures["wall_s"] * 1e9 / (n * n_channels)
     say(
-        f"one channel, {pattern}: per request",
-        f"{figures['wall_s'] * 1e9 / n:8.0f} ns, {100 * figures['share']:.1f} % of peak bandwidth",
+        f"{n_channels} channels, {pattern}: per request",
+        f"{each:8.0f} ns, {1e3 / each:.1f} million/s, {100 * figures['share']:.1f} % of peak bandwidth",
     )
-    assert figures["n_columns"] == n
+    assert figures["n_columns"] == n * n_channels
 
 
 def timed(command: list[str], **environment: str) -> tuple[float, str]:

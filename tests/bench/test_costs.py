@@ -29,9 +29,9 @@ def test_every_phase_that_is_measured_is_found() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["stream", "random", "mixed"])
-def test_a_channel_serves_all_accesses(pattern: str) -> None:
-    figures = costs.channel(pattern, 500)
-    assert figures["n_columns"] == 500
+def test_channels_serve_all_accesses(pattern: str) -> None:
+    figures = costs.channels(pattern, 500, n_channels=3)
+    assert figures["n_columns"] == 1500
     assert 0 < figures["share"] <= 1
 
 

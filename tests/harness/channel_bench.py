@@ -173,8 +173,11 @@ class ChannelBench:
     def feed(self, places: Any, arrivals: Any, log: Any, *, quantum: int = 16, until: int = UNLIMITED) -> int:
         """Run requests as ``run_arrays`` does, their commands to *log*; return how many have been fed."""
         self.reset()
-        tables = self._tiles, self._signals
-        return int(drive(self.state, *tables, log, self._pick_stream, places, arrivals, quantum, until))
+        return int(drive(*self.tables(log), places, arrivals, quantum, until))
+
+    def tables(self, log: Any) -> tuple[Any, ...]:
+        """Return what the compiled functions take first: the GPU, its tables, the command *log*, and the policy."""
+        return self.state, self._tiles, self._signals, log, self._pick_stream
 
     def run_arrays(self, places: Any, arrivals: Any, *, quantum: int = 16, until: int = UNLIMITED) -> list[Command]:
         """As ``run``, with places and arrivals as arrays [stream, index]; arrival NEVER: no request."""
