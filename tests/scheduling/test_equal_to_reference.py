@@ -16,7 +16,15 @@ import pytest
 
 from t3sim.gpu.in_flight import bank_list
 from t3sim.gpu.kernel.codes import BANK_SHIFT, FAR, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
-from t3sim.gpu.kernel.dram_channel import EITHER, MOST_CYCLES, MOST_KEYS, begin_refresh, place_in_bank_list
+from t3sim.gpu.kernel.dram_channel import (
+    BANK_MASK,
+    EITHER,
+    MOST_CYCLES,
+    MOST_KEYS,
+    begin_refresh,
+    next_key,
+    place_in_bank_list,
+)
 from tests.conftest import REPOSITORY, cases, sample
 from tests.harness.channel_bench import ChannelBench
 from tests.scheduling.random_streams import (
@@ -82,6 +90,16 @@ def test_counts_that_have_no_more_room_begin_anew() -> None:
         seen["times"] += bench.channel["epoch"] > -setup.cycles_before
         seen["keys"] += bench.channel["key_base"] > -setup.requests_before
     assert min(seen["times"], seen["keys"]) > 80
+
+
+def test_no_key_says_that_there_is_none() -> None:
+    """The last bank that a machine may have, up to and beyond the last key."""
+    channel = ChannelBench().reset()
+    channel["key_base"] = 3 - MOST_KEYS
+    keys = [next_key(channel, BANK_MASK) for _ in range(5)]
+    assert max(keys) < FAR
+    assert keys[1] > keys[2], "they were not counted anew"
+    assert {key & BANK_MASK for key in keys} == {BANK_MASK}
 
 
 def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:

@@ -5,7 +5,8 @@ long, RRD short and long, tFAW, read and write turn-around, refresh of all banks
 40), near-memory updates.  The oldest row hit that may issue goes first; a row is closed only when no queued request
 hits it, or for a refresh.  Requests wait in one list per bank and direction.  Of each the oldest hit, and the request
 that needs another row, are kept from event to event as packed keys (order of arrival, bank), so a choice is a minimum
-over the banks and time jumps to the next moment at which a choice can change.  Of split queues, that of writes is
+over the banks and time jumps to the next moment at which a choice can change.  Times and keys of banks have 32 bits
+and are counted anew when those are used up (decision 2).  Of split queues, that of writes is
 drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then no drain is longer
 than ``write_turn`` while reads wait.
 Leaves out: command/address bus encoding, power-down.
@@ -22,9 +23,9 @@ from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_g
 
 BANK_MASK = 63
 KEY_SHIFT = 6
-MOST_KEYS = 1 << (31 - KEY_SHIFT)  # then they are counted anew
-MOST_CYCLES = 1 << 30  # then times of banks are: what lies ahead of now is less
-NO_KEY = np.int32(-1)
+MOST_KEYS = FAR >> KEY_SHIFT  # then they are counted anew: the last one of bank 63 would be FAR
+MOST_CYCLES = 1 << 30  # then times of banks are: what lies ahead of now is less, a timing has at most 2**20 cycles
+NO_KEY = np.int32(-1)  # below all keys
 NO_COMMAND = -1
 EITHER = 2  # behind READ and WRITE: of both directions, where one queue holds them
 

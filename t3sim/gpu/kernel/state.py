@@ -122,8 +122,8 @@ def channel_dtype(layout):
     banks = layout.n_dram_banks
     classes = layout.n_classes
     return record_dtype(
-        # what is looked at in every slot comes first: the clock of this channel (memory cycles) and when each command
-        # bus can act next
+        # what is looked at in every slot comes first: the clock of this channel (memory cycles), when each command
+        # bus can act next, and when a request can enter the DRAM queue
         "now", "column_wake_at", "row_wake_at", "next_refresh_at", "admission_at",
         "stalled",  # streams whose head waits for the next slot, as bits: tracker full or older store
         "idle_reason",  # why nothing is in the DRAM queue, if nothing is
@@ -159,8 +159,7 @@ def channel_dtype(layout):
         # counters
         "fault_tile", "n_turnarounds", "tracker_stalls", "hazard_stalls", ("n_commands", (6,)),
         ("reason_cycles", (N_REASONS,)),  # the ledger: see ledger.py
-        # bank state
-        # 32 bits each, so that a look at all of them is short
+        # bank state, of 32 bits each, so that a look at all banks is short
         "epoch",  # cycle from which times of banks are counted
         "key_base",  # requests admitted before those from which keys are counted
         ("hit_key", "i4", (2, banks)), ("column_at", "i4", (2, banks)), ("open_row", "i4", (banks,)),
@@ -168,7 +167,8 @@ def channel_dtype(layout):
         ("closed_key", "i4", (3, banks)),  # of both directions, and of whichever needs a row of a unified queue
         ("oldest_hit", "i4", (2, banks)),  # entry of the request with hit_key
         # stream queues in front of the arbiter, one for each traffic class
-        ("queue_head", (classes,)), ("queue_tail", (classes,)), ("ring_start", (classes,)),
+        ("queue_head", (classes,)), ("queue_tail", (classes,)),
+        ("ring_start", (classes,)),  # number of the request that the first place of the queue had, or has
         ("n_reserved", (classes,)),  # entries promised to woken compute units
         ("n_waiting_cu", (classes,)), ("waiting_head", (classes,)), ("last_served_at", (classes,)),
         ("stalled_head", (classes,)),  # last head that was counted as stalled
