@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes, dram_channel, l2_slice, memory_controller, move_kernel
-from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
+from t3sim.gpu.kernel import codes, dram_queue, l2_slice, memory_controller, move_kernel
+from t3sim.gpu.kernel.dram_queue import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import IS_FILLED, MSHR_MASK, OWNER_SHIFT, find_mshr, line_of
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 
@@ -36,7 +36,7 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return FunctionType(plain.__code__, {**names, **called})
 
 
-_end_of = uncompiled(dram_channel.end_of)
+_end_of = uncompiled(dram_queue.end_of)
 _queued_request = uncompiled(memory_controller.queued_request)
 
 

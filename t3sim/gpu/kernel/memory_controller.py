@@ -17,16 +17,14 @@ from t3sim.gpu.kernel.dram_channel import (
     count_from,
     direction_to_serve,
     drain_at,
-    first_of,
     go_on_with_refresh,
-    is_end,
     last_refreshed,
     log_command,
-    place_in_bank_list,
     refresh_all_banks,
     serve_column_bus,
     serve_row_bus,
 )
+from t3sim.gpu.kernel.dram_queue import first_of, is_end, place_in_bank_list
 from t3sim.gpu.kernel.ledger import has_stalled_head, note_admitted, note_cycles, note_enqueued, reason_of_idleness
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 from t3sim.gpu.kernel.state import STORE_BUCKETS

@@ -91,7 +91,7 @@ QUEUE_ENTRY = record_dtype(
     ("next", "i4"), ("previous", "i4"),  # in the list of its bank and direction, which is closed
     ("row", "i4"),
     ("place", "i4"),  # column, bank, class and kind, packed as in codes
-    ("key", "i4"),  # see dram_channel
+    ("key", "i4"),  # see dram_queue
     "tag",
 )  # fmt: skip
 REQUEST = record_dtype(

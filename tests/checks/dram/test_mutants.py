@@ -17,6 +17,7 @@ from tests.conftest import DEEP
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 
 CHANNEL = "t3sim.gpu.kernel.dram_channel"
+QUEUE = "t3sim.gpu.kernel.dram_queue"
 CONTROLLER = "t3sim.gpu.kernel.memory_controller"
 NEAR_MEMORY = "t3sim.gpu.kernel.near_memory"
 
@@ -34,6 +35,10 @@ def channel(rules: str, name: str, old: str, new: str) -> Defect:
 
 def controller(rules: str, name: str, old: str, new: str) -> Defect:
     return Defect(rules, Mutant(name, CONTROLLER, old, new))
+
+
+def queue(rules: str, name: str, old: str, new: str) -> Defect:
+    return Defect(rules, Mutant(name, QUEUE, old, new))
 
 
 def near_memory(rules: str, name: str, old: str, new: str) -> Defect:
@@ -288,8 +293,8 @@ STATE_AND_BUSES = [
         "    log_command(command_log, channel, channel_id, codes.PRE, bank, 0, 0, -1, now + 1)\n"
         "    set_row(channel, bank, -1)\n    channel.activate_at[bank] = max",
     ),
-    channel("D26", "any row counts as a hit", "entries[entry].row != row:", "entries[entry].row == -1:"),
-    channel(
+    queue("D26", "any row counts as a hit", "entries[entry].row != row:", "entries[entry].row == -1:"),
+    queue(
         "D26", "a new request hits any open row", "if channel.open_row[bank] == row:", "if channel.open_row[bank] >= 0:"
     ),
     controller(
