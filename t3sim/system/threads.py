@@ -4,90 +4,115 @@ All cores unless somebody who keeps them busy otherwise says less: workers of a 
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from queue import SimpleQueue
-from threading import Thread
+from threading import Condition, RLock, Thread
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+T = TypeVar("T")  # a turn
+R = TypeVar("R")  # what comes of it
 _limit: ContextVar[int | None] = ContextVar("most threads of a ring", default=None)
 
 
-class Turns(Generic[T]):
-    """Turns of GPUs, done by threads: each is given out, one of a GPU at a time, and taken in when it has ended.
+class Crew(Generic[T, R]):
+    """Threads that do turns of GPUs, that of the caller among them; each chooses its next turn itself.
 
-    With a thread for each GPU each has its own, so that the caches of one core keep its state; fewer threads share what
-    there is to do, and a single one is that of the caller.  Queues, because a turn takes a millisecond or two: an
-    executor and its ``Future`` cost about 40 us more of each, and hold the lock of Python.
+    *choose* returns a turn that the thread of this number may do now, None if there is none; *do* does it, beside the
+    turns of others; *take_in* takes in what came of it, which may allow other turns.  No two threads choose or take in
+    at once: that is short.  A thread that gave turns out to others would need a core of its own.
     """
 
-    def __init__(self, n_threads: int, n_gpus: int) -> None:
-        self._n_threads = min(n_threads, n_gpus)
-        n_queues = n_gpus if self._n_threads == n_gpus else 1
-        self._given: list[SimpleQueue[tuple[int, Callable[[], T]] | None]] = [SimpleQueue() for _ in range(n_queues)]
-        self._ended: SimpleQueue[tuple[int, T] | BaseException] = SimpleQueue()
-        self._settled: deque[tuple[int, T]] = deque()  # those that have ended and that somebody has waited for
-        self.n_open = 0  # given out and not taken in
-        # A second one for each thread: it goes on while what the first one sent is taken in.
-        self._most_open = 1 if self._n_threads == 1 else 2 * self._n_threads
+    def __init__(
+        self, n_threads: int, choose: Callable[[int], T | None], do: Callable[[T], R], take_in: Callable[[T, R], None]
+    ) -> None:
+        """Thread 0 is that of the caller."""
+        self._choose, self._do, self._take_in = choose, do, take_in
+        self._lock = RLock()
+        self._called = [Condition(self._lock) for _ in range(n_threads)]  # there is a turn for this thread, or the end
+        self._still = Condition(self._lock)  # nobody does a turn
+        self._given: list[T | None] = [None] * n_threads  # that each has not begun
+        self._idle: set[int] = set()  # threads that wait for a turn
+        self._n_busy = 0  # turns given and not done
+        self._n_settling = 0  # threads that wait until there are none
+        self._is_over = False
+        self._error: BaseException | None = None  # of a thread that is not that of the caller
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """Have the threads, none for a single one; afterwards they have ended, whatever happened."""
-        queues = [self._given[i % len(self._given)] for i in range(self._n_threads) if self._n_threads > 1]
-        threads = [Thread(target=self._work, args=(queue,), name=f"t3sim GPUs_{i}") for i, queue in enumerate(queues)]
+        """Have the threads; afterwards they have ended, whatever happened."""
+        threads = [Thread(target=self._work, args=(k,), name=f"t3sim GPUs_{k}") for k in range(1, len(self._called))]
         try:
             for thread in threads:
                 thread.start()
             yield
         finally:
-            for queue in queues:
-                queue.put(None)
+            self._end()
             for thread in threads:
                 if thread.is_alive():  # Ctrl-C may come before it has started
                     thread.join()
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more is to be given out."""
-        return self.n_open < self._most_open
+    def do_one(self, k: int = 0) -> bool:
+        """Do a turn as soon as there is one for thread *k*; return False when none is left for anybody.
 
-    def give(self, d: int, turn: Callable[[], T]) -> None:
-        """Give out a turn of GPU *d*; a single thread does it at once."""
-        self.n_open += 1
-        if self._n_threads == 1:
-            self._settled.append((d, turn()))
-        else:
-            self._given[d % len(self._given)].put((d, turn))
+        Raises what a turn has raised, in whichever thread, or what was taken in of it.
+        """
+        with self._lock:
+            turn = self._next(k)
+        if turn is None:
+            if k == 0 and self._error is not None:
+                raise self._error
+            return False
+        outcome = self._do(turn)
+        with self._lock:
+            self._n_busy -= 1
+            try:
+                if not self._is_over:
+                    self._take_in(turn, outcome)
+            finally:
+                self._still.notify_all()
+        return True
 
-    def take(self) -> tuple[int, T]:
-        """Take in one that has ended: of which GPU, and what came of it.  Raises what a turn has raised."""
-        ended = self._settled.popleft() if self._settled else self._wait()
-        self.n_open -= 1
-        return ended
-
-    def settle(self) -> list[T]:
-        """Wait until none is under way; return what came of those that are not taken in."""
-        while len(self._settled) < self.n_open:
-            self._settled.append(self._wait())
-        return [outcome for _, outcome in self._settled]
-
-    def _wait(self) -> tuple[int, T]:
-        ended = self._ended.get()
-        if isinstance(ended, BaseException):
-            raise ended
-        return ended
-
-    def _work(self, given: SimpleQueue[tuple[int, Callable[[], T]] | None]) -> None:
-        """Do what is given out, in a thread, until there is nothing more to come."""
+    def settle(self) -> None:
+        """Wait until nobody does a turn; for ``take_in``, after which turns go on."""
+        self._n_settling += 1
         try:
-            for d, turn in iter(given.get, None):
-                self._ended.put((d, turn()))
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the turn
-            self._ended.put(error)
+            while self._n_busy and not self._is_over:
+                self._still.wait()
+        finally:
+            self._n_settling -= 1
+
+    def _next(self, k: int) -> T | None:
+        """Give out the turns that there are, to thread *k* first; return that of thread *k*, None at the end."""
+        self._idle.add(k)
+        for one in (k, *sorted(self._idle - {k})) if not (self._n_settling or self._is_over) else ():
+            if (turn := self._choose(one)) is not None:
+                self._given[one] = turn
+                self._idle.remove(one)
+                self._n_busy += 1
+                self._called[one].notify()
+        if len(self._idle) == len(self._called):
+            self._end()
+        while self._given[k] is None and not self._is_over:
+            self._called[k].wait()
+        turn, self._given[k] = self._given[k], None
+        return None if self._is_over else turn
+
+    def _end(self) -> None:
+        """Give out no turn any more."""
+        with self._lock:
+            self._is_over = True
+            for condition in (*self._called, self._still):
+                condition.notify_all()
+
+    def _work(self, k: int) -> None:
+        """Do turns, in thread *k*, until there is nothing more to come."""
+        try:
+            while self.do_one(k):
+                pass
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread of the caller
+            self._error = self._error or error
+            self._end()
 
 
 def n_cores() -> int:

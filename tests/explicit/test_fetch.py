@@ -70,3 +70,25 @@ def test_only_where_gpus_share_threads(n_threads: int, is_fetched: bool, monkeyp
     ring = explicit(spec, *(replace(one, rank=rank) for rank in range(4)), n_threads=n_threads)
     assert len(set(ring.run())) == 1
     assert bool(fetched) is is_fetched
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_thread_stays_with_a_gpu(n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of GPUs costs half a window: a single thread goes on for as many windows as there are GPUs."""
+    n_gpus, changes, windows = 8, list[GpuCore](), list[int]()
+    advance = GpuCore.advance
+
+    def advanced(core: GpuCore, until: int) -> bool:
+        windows.append(until)
+        return advance(core, until)
+
+    def fetch(core: GpuCore) -> None:
+        changes.append(core)
+
+    monkeypatch.setattr(GpuCore, "fetch", fetch)
+    monkeypatch.setattr(GpuCore, "advance", advanced)
+    spec = machine()
+    one = at_once(fused_of(spec, trace_of(1024, 512, n_chunks=n_gpus)))
+    explicit(spec, *(replace(one, rank=rank) for rank in range(n_gpus)), n_threads=n_threads).run()
+    assert len(windows) > 20 * n_gpus
+    assert len(windows) / len(changes) > (0.9 * n_gpus if n_threads == 1 else 2)
