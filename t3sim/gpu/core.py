@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.arrays import chosen, copied, opaque
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
@@ -30,7 +31,6 @@ LOG_SIZE = 1 << 14  # commands between two visits of whoever reads them, at leas
 LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
 NO_MESSAGES: NDArray[Any] = np.zeros(0, MESSAGE)
-OPAQUE = np.dtype(f"V{MESSAGE.itemsize}")
 T3_TRAFFIC = TrafficClasses()
 MOST_TAGS = 1 << 20  # bytes of the L2's tags that are read before a turn (assumed: more was not tried)
 ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
@@ -151,7 +151,7 @@ class GpuCore:
         if not n:
             return NO_MESSAGES
         self._n_outbox[0] = 0
-        return opaque(self.outbox)[:n].copy().view(MESSAGE)
+        return copied(self.outbox[:n])
 
     def unsent_stores(self) -> list[NDArray[Any]]:
         """Return what waits in each store queue of the link port, in order."""
@@ -183,9 +183,9 @@ class GpuCore:
             is_credit = kinds == codes.CREDIT
             n_credits, distance = int(np.count_nonzero(is_credit)), int(messages["distance"][0])
             if n_credits < len(messages):
-                self._append_arrivals(distance, "data", messages[~is_credit] if n_credits else messages)
+                self._append_arrivals(distance, "data", chosen(messages, ~is_credit) if n_credits else messages)
             if n_credits:
-                self._append_arrivals(distance, "credit", messages[is_credit])
+                self._append_arrivals(distance, "credit", chosen(messages, is_credit))
             n_waiting = int(self._peers["data_tail"].sum() - self._peers["data_head"].sum())
         n_waiting += int(self._inbox_tail[0] - self._inbox_head[0])
         if n_waiting > self._peak_inbox[0]:
@@ -432,11 +432,6 @@ def put(ring: NDArray[Any], tail: int, messages: NDArray[Any]) -> None:
     places, items = opaque(ring), opaque(messages)
     places[first : first + n_before_end] = items[:n_before_end]
     places[: len(messages) - n_before_end] = items[n_before_end:]
-
-
-def opaque(messages: NDArray[Any]) -> NDArray[np.void]:
-    """Return *messages* as items without fields: NumPy copies records field by field, twenty times slower."""
-    return messages.view(OPAQUE, np.ndarray)
 
 
 def widened(rings: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[Any]:

@@ -6,11 +6,10 @@ quantum, each message with its own time.  Credits, signals and what is asked abo
 asks for data takes that of a header.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
@@ -31,7 +30,6 @@ class Link:
 
     def __init__(
         self,
-        env: simpy.Environment,
         name: str,
         latency_ticks: int,
         wire: tuple[int, int, int],
@@ -45,44 +43,25 @@ class Link:
         *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``).  *timeless* are the kinds of
         messages that take no time on the wire, *headers* of those that take that of a header.
         """
-        self.env = env
         self.name = name
         self.latency_ticks = latency_ticks
         self.wire = wire
         self._is_granule = ~np.isin(np.arange(N_KINDS), timeless + headers)  # by kind
         self._is_timed = ~np.isin(np.arange(N_KINDS), timeless)
-        self.n_granules = 0  # taken off the wire
+        self.n_granules = 0  # put on the wire
         self.n_delivered = 0  # handed to receivers, after *transform*
         self._deliver = deliver
         self.transform = transform
-        self._wire: simpy.Store = simpy.Store(env)
-        self._n_sent = self._n_taken = 0
         self._last_at = 0
-        env.process(self._carry())
 
     def close(self) -> None:
         """Forget who receives: the link and its receivers hold each other, and megabytes with them."""
         self._deliver = _nobody
 
     def send(self, messages: NDArray[Any]) -> None:
-        """Put messages on the wire; ``at`` is when the last bit of each left the sender."""
-        if len(messages):
-            self._n_sent += len(messages)
-            self._wire.put(messages)
-
-    @property
-    def n_in_flight(self) -> int:
-        """Messages that the sender has handed over and the receiver does not know of yet."""
-        return self._n_sent - self._n_taken
-
-    def _carry(self) -> Generator[simpy.Event, Any, None]:
-        while True:
-            messages = yield self._wire.get()
-            self._n_taken += len(messages)
-            self.carry(messages)
-
-    def carry(self, messages: NDArray[Any]) -> None:
-        """Hand *messages* over, at once; ``send`` does so with an event of its own."""
+        """Hand *messages* over to their receivers; ``at`` is when the last bit of each left the sender."""
+        if not len(messages):
+            return
         n_granules = self._check_rate(messages)
         self.n_granules += n_granules
         arriving = messages if self.transform is None else self.transform(messages)
@@ -94,14 +73,15 @@ class Link:
     def _check_rate(self, messages: NDArray[Any]) -> int:
         """Return how many granules are sent; raise ``ModelError`` if that is more than the rate of the wire allows."""
         is_timed = self._is_timed.take(messages["kind"])
-        timed = messages if is_timed.all() else messages[is_timed]
-        if not len(timed):
+        departures, packets, (payload, header, scale) = messages["at"], messages["packet"], self.wire
+        if not is_timed.all():
+            departures, packets = departures[is_timed], packets[is_timed]
+        if not len(departures):
             return 0
-        departures, (payload, header, scale) = timed["at"], self.wire
-        n_granules = self.n_granules_of(timed)
+        n_granules = self.n_granules_of(messages)
         cost = n_granules * payload
         if header:
-            cost += int((header // np.maximum(timed["packet"].astype(np.int64), 1)).sum())
+            cost += int((header // np.maximum(packets.astype(np.int64), 1)).sum())
         span = int(departures[-1]) - self._last_at
         if cost > (span + 1) * scale or (departures[1:] < departures[:-1]).any():
             raise ModelError(f"{self.name}: {len(departures)} granules left within {span} ticks, faster than the link")

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.arrays import chosen, copied, joined
+
 
 class Pair(NamedTuple):
     """Wavefront tiles whose departures drive the arrivals of others; ranges of tiles."""
@@ -50,17 +52,17 @@ class ChunkShift:
         pair = np.searchsorted(self._starts, messages["tile"], side="right") - 1
         order, parts = [], []
         for p in np.unique(pair):
-            chosen = np.flatnonzero(pair == p)
-            index, part = self._arrivals(int(p), messages[chosen])
-            order.append(chosen[index])
+            of_pair = np.flatnonzero(pair == p)
+            index, part = self._arrivals(int(p), chosen(messages, of_pair))
+            order.append(of_pair[index])
             parts.append(part)
-        return np.concatenate(parts)[np.argsort(np.concatenate(order), kind="stable")]
+        return chosen(joined(parts), np.argsort(np.concatenate(order), kind="stable"))
 
     def _arrivals(self, p: int, messages: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return what arrives for messages of pair *p*, and for each the index of the message that drives it."""
         pair = self._pairs[p]
         if pair.is_shift:
-            arriving = messages.copy()
+            arriving = copied(messages)
             arriving["tile"] += self._offsets[p]
             return np.arange(len(messages)), arriving
         sizes = self._n_granules[slice(*pair.arriving)]
@@ -70,7 +72,7 @@ class ChunkShift:
         self._sent[p] = before + len(messages)
         first = before * m // n
         index = np.repeat(np.arange(len(messages)), np.diff(progress, prepend=first))
-        arriving = messages[index]
+        arriving = chosen(messages, index)
         granule = np.arange(first, first + len(arriving))
         edges = np.cumsum(sizes)
         tile = np.searchsorted(edges, granule, side="right")

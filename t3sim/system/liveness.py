@@ -128,7 +128,7 @@ class Liveness:
         """Return whether nothing is left that could make one of the GPUs move by itself."""
         if len(self.gpus) == 1 and self.env.peek() != simpy.core.Infinity:
             return False  # something besides the GPU itself is going to happen
-        if self._settle() or any(link.n_in_flight for g in self.gpus for link, _ in g.inbound):
+        if self._settle():
             return False
         return not any(has_something_to_come(gpu.device.core) for gpu in self.gpus)
 

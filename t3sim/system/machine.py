@@ -13,6 +13,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from t3sim.arrays import chosen
 from t3sim.checks.claims import Claim, refuse
 from t3sim.checks.invariants import arrival_claims, check_invariants
 from t3sim.config.machine import MachineSpec
@@ -57,7 +58,7 @@ class Machine:
         latency, port = core.ticks.from_ps(core.machine.link.latency), core.gpu.link_port
         wire = (int(port.payload_cost), int(port.header_cost), int(port.scale))
         deliver = partial(self._distribute, d)
-        self.links[d] = Link(self.env, f"link[{d}]", latency, wire, deliver, transform, TIMELESS, (LOAD,))
+        self.links[d] = Link(f"link[{d}]", latency, wire, deliver, transform, TIMELESS, (LOAD,))
         self.devices[d].egress = self.links[d].send
         if self.topology.has_ingress_port and not core.gpu.ingress_port.is_there:
             others = [self.cores[self.receiver(d, distance)] for distance in range(self.n_gpus)]
@@ -74,7 +75,7 @@ class Machine:
         distances = messages["distance"] % self.n_gpus
         is_for_one = bool((distances == distances[0]).all())
         for distance in [int(distances[0])] if is_for_one else np.unique(distances).tolist():
-            part = messages if is_for_one else messages[distances == distance]
+            part = messages if is_for_one else chosen(messages, distances == distance)
             part["distance"] = -distance % self.n_gpus
             receiver = self.receiver(d, distance)
             self.n_delivered[receiver] += self.links[d].n_granules_of(part)

@@ -76,7 +76,6 @@ class RingMachine(Machine):
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
         for d in self.order if n_devices > 1 else ():
             self.connect(d)
-            self.devices[d].egress = self.links[d].carry  # at once: a turn is put on it between two moments
         self._heard = [self.senders_to(d) for d in range(n_devices)]
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""A link in simulated time: latency, order, rate."""
+"""A link: latency, order, rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simpy
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
@@ -31,12 +30,10 @@ def back_to_back(first: int, n: int, cost: tuple[int, int, int] = GRANULE) -> li
 
 def carried(batches: list[list[int]], transform: Any = None) -> tuple[Link, list[NDArray[Any]]]:
     """Send *batches* one after another; return the link and what it delivered."""
-    env = simpy.Environment()
     delivered: list[NDArray[Any]] = []
-    link = Link(env, "link[0]", LATENCY, GRANULE, delivered.append, transform)
+    link = Link("link[0]", LATENCY, GRANULE, delivered.append, transform)
     for times in batches:
         link.send(departures_at(times))
-        env.run(until=env.now + 1)
     return link, delivered
 
 
@@ -54,17 +51,6 @@ def test_batches_keep_their_order_and_are_counted() -> None:
     assert [len(batch) for batch in delivered] == [40, 1, 49]
     assert np.concatenate(delivered)["at"].tolist() == [at + LATENCY for at in times]
     assert link.n_granules == 90
-
-
-def test_batches_sent_at_the_same_moment_keep_their_order() -> None:
-    """Do two batches sent before time moves come out in order?"""
-    env = simpy.Environment()
-    delivered: list[NDArray[Any]] = []
-    link = Link(env, "link[0]", LATENCY, GRANULE, delivered.append)
-    link.send(departures_at([10]))
-    link.send(departures_at([20]))
-    env.run(until=1)
-    assert [batch["at"].tolist() for batch in delivered] == [[10 + LATENCY], [20 + LATENCY]]
 
 
 def test_what_arrives_is_what_the_transform_says() -> None:

@@ -37,7 +37,7 @@ class Ring:
             self.devices.append(Device(self.env, f"gpu[{i}]", core, latency))
         port = core.gpu.link_port
         cost = int(port.granule_cost), 0, int(port.scale)
-        self.links = [Link(self.env, f"link[{i}]", latency, cost, self.devices[i].receive) for i in range(N)]
+        self.links = [Link(f"link[{i}]", latency, cost, self.devices[i].receive) for i in range(N)]
         for i, device in enumerate(self.devices):
             device.egress = self.links[(i + 1) % N].send
         inbound = [[(self.links[i], self.devices[i - 1])] for i in range(N)]
