@@ -69,14 +69,14 @@ class RingMachine(Machine):
         self._crew: Crew[Turn, Outcome] = Crew(n_threads, self._choose, self._advance_one, self._take_in)
         self._reports: Sequence[Report] | None = None
         self._failed: dict[int, Exception] = {}  # by device
-        # For each device, of each: what it has sent, and by the end of which window.
-        self._arrived: list[list[deque[tuple[int, NDArray[Any]]]]] = [
-            [deque() for _ in range(n_devices)] for _ in range(n_devices)
-        ]
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
         for d in self.order if n_devices > 1 else ():
             self.connect(d)
         self._heard = [self.senders_to(d) for d in range(n_devices)]
+        # For each device, of each that it hears from: what that has sent, and by the end of which window.
+        self._arrived: list[dict[int, deque[tuple[int, NDArray[Any]]]]] = [
+            {sender: deque() for sender in senders} for senders in self._heard
+        ]
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:
         """Keep *messages* until *receiver* comes to the window that begins when they had been sent."""
@@ -131,7 +131,7 @@ class RingMachine(Machine):
     def settle(self) -> bool:
         """See the base class."""
         self._crew.settle()
-        return any(queue for queues in self._arrived for queue in queues)
+        return any(queue for queues in self._arrived for queue in queues.values())
 
     def _has_ended(self, d: int) -> bool:
         """Return whether the kernel of device *d* has ended and all that it sent is on the wire."""
@@ -146,8 +146,10 @@ class RingMachine(Machine):
         """
         if not self._may_go[d]:
             return 0
-        last = min([self.n_windows[one] for one in self._failed], default=NEVER)
-        return min([last, *(self._open_until[other] for other in self._heard[d])]) - self.n_windows[d]
+        until = min([self._open_until[other] for other in self._heard[d]], default=NEVER)
+        if self._failed:
+            until = min(until, *(self.n_windows[one] for one in self._failed))
+        return until - self.n_windows[d]
 
     def _choose(self, thread: int) -> Turn | None:
         """Return the next turn of *thread*, None if there is none: a window of a device.
@@ -161,8 +163,9 @@ class RingMachine(Machine):
         if last is not None and self._room(last) > 0:
             furthest = last
         else:
-            furthest = max(range(len(self.devices)), key=self._room) if self._shares_threads else thread
-            if self._room(furthest) <= 0:
+            rooms = {d: self._room(d) for d in (range(len(self.devices)) if self._shares_threads else (thread,))}
+            furthest = max(rooms, key=rooms.__getitem__)
+            if rooms[furthest] <= 0:
                 return None
         self._may_go[furthest], self._last[thread] = False, furthest
         return furthest, furthest != last
@@ -184,7 +187,7 @@ class RingMachine(Machine):
         if is_another and self._shares_threads:
             core.fetch()
         try:
-            for queue in self._arrived[d]:
+            for queue in self._arrived[d].values():
                 while queue and queue[0][0] <= self.n_windows[d]:
                     device.receive(queue.popleft()[1])
             self.n_windows[d] += 1

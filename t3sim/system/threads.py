@@ -70,7 +70,8 @@ class Crew(Generic[T, R]):
                 if not self._is_over:
                     self._take_in(turn, outcome)
             finally:
-                self._still.notify_all()
+                if self._n_settling:
+                    self._still.notify_all()
         return True
 
     def settle(self) -> None:
@@ -84,19 +85,26 @@ class Crew(Generic[T, R]):
 
     def _next(self, k: int) -> T | None:
         """Give out the turns that there are, to thread *k* first; return that of thread *k*, None at the end."""
-        self._idle.add(k)
-        for one in (k, *sorted(self._idle - {k})) if not (self._n_settling or self._is_over) else ():
-            if (turn := self._choose(one)) is not None:
-                self._given[one] = turn
+        turn = self._chosen(k)
+        for one in sorted(self._idle) if self._idle else ():
+            if (given := self._chosen(one)) is not None:
+                self._given[one] = given
                 self._idle.remove(one)
-                self._n_busy += 1
                 self._called[one].notify()
-        if len(self._idle) == len(self._called):
-            self._end()
-        while self._given[k] is None and not self._is_over:
-            self._called[k].wait()
-        turn, self._given[k] = self._given[k], None
+        if turn is None:
+            self._idle.add(k)
+            if len(self._idle) == len(self._called):
+                self._end()
+            while self._given[k] is None and not self._is_over:
+                self._called[k].wait()
+            turn, self._given[k] = self._given[k], None
         return None if self._is_over else turn
+
+    def _chosen(self, k: int) -> T | None:
+        """Return a turn for thread *k* to do, None if there is none now."""
+        turn = None if self._n_settling or self._is_over else self._choose(k)
+        self._n_busy += turn is not None
+        return turn
 
     def _end(self) -> None:
         """Give out no turn any more."""
