@@ -80,7 +80,9 @@ class Link:
             return 0
         n_granules = self.n_granules_of(messages)
         cost = n_granules * payload
-        if header:
+        if header and (packets == packets[0]).all():
+            cost += header // max(int(packets[0]), 1) * len(packets)
+        elif header:
             cost += int((header // np.maximum(packets.astype(np.int64), 1)).sum())
         span = int(departures[-1]) - self._last_at
         if cost > (span + 1) * scale or (departures[1:] < departures[:-1]).any():

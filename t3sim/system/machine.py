@@ -33,7 +33,7 @@ from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid
 
 TIMELESS = (CREDIT, SIGNAL, POLL, POLLED)  # messages that take no time on a wire
-LONGEST_QUANTUM_PS = 5_000_000
+LONGEST_QUANTUM_PS = 5_000_000  # and as long a time passes between two events of SimPy, which may be several quanta
 
 
 class Machine:
@@ -72,8 +72,9 @@ class Machine:
         """Hand what GPU *d* has sent over to the GPUs that it is for."""
         if not len(messages):
             return  # what has left so far of a chunk of another shape drives no arrival yet
-        distances = messages["distance"] % self.n_gpus
+        distances = messages["distance"]
         is_for_one = bool((distances == distances[0]).all())
+        distances = distances[:1] % self.n_gpus if is_for_one else distances % self.n_gpus
         for distance in [int(distances[0])] if is_for_one else np.unique(distances).tolist():
             part = messages if is_for_one else chosen(messages, distances == distance)
             part["distance"] = -distance % self.n_gpus
@@ -198,7 +199,7 @@ class MirroredMachine(Machine):
 
         *report* is told the share of the work that is done, now and then.  Raises as ``run_watched``.
         """
-        return self.run_watched(self.device.run_kernel(report), LOOK_EVERY)[0]
+        return self.run_watched(self.device.run_kernel(report, quanta_at_once(self.device)), LOOK_EVERY)[0]
 
 
 def sent_at(core: GpuCore) -> int:
@@ -237,6 +238,11 @@ def quantum_of(core: GpuCore, quantum_ps: int | None) -> tuple[int, int]:
             " (the link latency bounds the quantum from above)"
         )
     return quantum, latency
+
+
+def quanta_at_once(device: Device) -> int:
+    """Return through how many quanta the device may go between two events of SimPy."""
+    return max(1, device.core.ticks.from_ps(LONGEST_QUANTUM_PS) // device.quantum_ticks)
 
 
 def leftovers(core: GpuCore) -> dict[str, int]:

@@ -27,7 +27,7 @@ from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.operations import Program
-from t3sim.system.machine import Machine, quantum_of
+from t3sim.system.machine import Machine, quanta_at_once, quantum_of
 from t3sim.system.threads import Crew
 
 Report = Callable[[float], None]
@@ -111,9 +111,11 @@ class RingMachine(Machine):
         Each turn is taken in as it ends, so no thread waits for the slowest one.  Nothing depends on which ends first:
         a device takes in messages by the window in which they were sent.
         """
+        n_turns, n_at_once = 0, quanta_at_once(self.devices[0])
         while self._crew.do_one():
-            # Time moves in every turn: a moment of SimPy holds one turn and no more.
-            yield self.env.timeout(max(1, min(self.n_windows) * self.window - int(self.env.now)))
+            n_turns += 1
+            if n_turns % n_at_once == 0:  # time moves each time: a moment of SimPy holds so many turns and no more
+                yield self.env.timeout(max(1, min(self.n_windows) * self.window - int(self.env.now)))
         if self._failed:
             raise self._failed[min(self._failed, key=lambda d: (self.n_windows[d], d))]
 

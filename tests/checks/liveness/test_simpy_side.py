@@ -12,6 +12,7 @@ import simpy
 
 from t3sim.errors import ModelError
 from t3sim.system.liveness import WatchedEnvironment, run_to_end
+from t3sim.system.machine import MirroredMachine, quanta_at_once
 from tests.checks.hang.scenario import fused
 
 Steps = Generator[simpy.Event, Any, Any]
@@ -142,7 +143,7 @@ def test_a_gpu_that_is_left_waiting_is_described() -> None:
     """A device that waits for an event instead of time: the report has the state of the GPU."""
     wired = fused()
 
-    def wait_instead(report: Any = None) -> Steps:
+    def wait_instead(report: Any = None, n_at_once: int = 1) -> Steps:
         wired.core.advance(100 * wired.core.slot_ticks)
         yield wired.env.event()
 
@@ -173,3 +174,31 @@ def test_an_interrupt_that_was_swallowed_still_ends_the_run() -> None:
 def test_canary_simpy_alone_goes_on_after_it() -> None:
     env = simpy.Environment()
     assert env.run(env.process(swallower(env))) == "not interrupted"
+
+
+def times_asked_for(wired: MirroredMachine) -> list[int]:
+    """Run *wired*; return by how many quanta SimPy's clock has moved each time."""
+    moved, timeout = list[int](), wired.env.timeout
+
+    def noted(delay: int) -> simpy.Event:
+        if wired.env.active_process is not None and wired.env.active_process.name == "run_kernel":
+            moved.append(int(delay) // wired.device.quantum_ticks)
+        return timeout(delay)
+
+    wired.env.timeout = noted
+    wired.run()
+    return moved[:-1]
+
+
+def test_the_clock_moves_by_several_quanta_if_nothing_else_is_due() -> None:
+    at_once = quanta_at_once(fused().device)
+    assert at_once > 1
+    assert set(times_asked_for(fused())) == {at_once}
+    wired = fused()
+
+    def clock() -> Steps:
+        while True:
+            yield wired.env.timeout(3 * wired.device.quantum_ticks)
+
+    wired.env.process(clock())
+    assert set(times_asked_for(wired)) <= {1, 2, 3}
