@@ -157,20 +157,24 @@ class RingMachine(Machine):
         """Return the next turn of *thread*, None if there is none: a window of a device.
 
         The caches of a core hold the device that it has advanced, and another one costs half a window more.  So a
-        thread stays with a device as long as that may go on, then takes the one that may go furthest, the first of
-        several.  In a ring that is the one behind, which finds its neighbour ahead: N devices on T threads come to go
-        on for nearly N windows each.  With a thread for each device each has its own.
+        thread stays with a device as long as that may go on.  Then it takes one behind a device that is on its way, the
+        one that may go furthest of these or of all, the first of several: N devices of a ring on T threads come to go
+        on for nearly N windows each, threads behind each other.  With a thread for each device each has its own.
         """
         last = self._last[thread]
         if last is not None and self._room(last) > 0:
-            furthest = last
+            d = last
         else:
             rooms = {d: self._room(d) for d in (range(len(self.devices)) if self._shares_threads else (thread,))}
-            furthest = max(rooms, key=rooms.__getitem__)
-            if rooms[furthest] <= 0:
+            d = max(rooms, key=lambda d: (rooms[d] > 0 and self._is_behind(d), rooms[d]))
+            if rooms[d] <= 0:
                 return None
-        self._may_go[furthest], self._last[thread] = False, furthest
-        return furthest, furthest != last
+        self._may_go[d], self._last[thread] = False, d
+        return d, d != last
+
+    def _is_behind(self, d: int) -> bool:
+        """Return whether device *d* hears from one that is on its way: its room grows."""
+        return not all(self._may_go[other] for other in self._heard[d])
 
     def _look_at(self, d: int) -> None:
         """Look at device *d* now and then: does it move, how far is it?"""
