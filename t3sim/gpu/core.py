@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.arrays import chosen, copied, opaque
+from t3sim.arrays import chosen, opaque
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
@@ -32,7 +32,7 @@ LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
 NO_MESSAGES: NDArray[Any] = np.zeros(0, MESSAGE)
 T3_TRAFFIC = TrafficClasses()
-MOST_TAGS = 1 << 20  # bytes of the L2's tags that are read before a turn (assumed: more was not tried)
+MOST_TAGS = 1 << 20  # bytes of the L2's tags that ``fetch`` reads (assumed: more was not tried)
 ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
 
 
@@ -151,7 +151,7 @@ class GpuCore:
         if not n:
             return NO_MESSAGES
         self._n_outbox[0] = 0
-        return copied(self.outbox[:n])
+        return opaque(self.outbox)[:n].copy().view(MESSAGE)
 
     def unsent_stores(self) -> list[NDArray[Any]]:
         """Return what waits in each store queue of the link port, in order."""

@@ -33,7 +33,7 @@ from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid
 
 TIMELESS = (CREDIT, SIGNAL, POLL, POLLED)  # messages that take no time on a wire
-LONGEST_QUANTUM_PS = 5_000_000  # and as long a time passes between two events of SimPy, which may be several quanta
+LONGEST_QUANTUM_PS = 5_000_000  # and the longest time between two events of SimPy, which may be several quanta
 
 
 class Machine:

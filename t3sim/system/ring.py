@@ -173,7 +173,7 @@ class RingMachine(Machine):
         return d, d != last
 
     def _is_behind(self, d: int) -> bool:
-        """Return whether device *d* hears from one that is on its way: its room grows."""
+        """Return whether device *d* hears from one that is on its way, so that its room grows, or that is over."""
         return not all(self._may_go[other] for other in self._heard[d])
 
     def _look_at(self, d: int) -> None:

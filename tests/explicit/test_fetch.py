@@ -1,4 +1,4 @@
-"""GPUs that share a thread: what a turn looks at first is read before it, all of it and little else."""
+"""GPUs that share a thread: what a window looks at is read when the thread comes to it, all of it and little else."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -90,3 +91,19 @@ def test_one_granule_too_many_in_each_batch_is_a_model_error() -> None:
     fast = [[*batch, batch[-1]] for batch in batches]
     with pytest.raises(ModelError):
         carried(fast)
+
+
+WITH_HEADERS = (200, 12_800, 100)  # ticks for a granule: 2, and a header of 128 shared by those of a packet
+
+
+@pytest.mark.parametrize("packets", [[128], [128, 64], [64, 128, 128, 32]])
+def test_headers_take_their_part_of_the_rate(packets: list[int]) -> None:
+    """Are packets of one size and of several let through at the rate, and refused half a percent above it?"""
+    each = np.resize(np.array(packets), 1200)
+    costs = WITH_HEADERS[0] + WITH_HEADERS[1] // each
+    for n_percent, is_refused in ((100, False), (99.5, True)):
+        link = Link("link[0]", LATENCY, WITH_HEADERS, lambda messages: None)
+        messages = departures_at(np.ceil(np.cumsum(costs) * n_percent / 100 / WITH_HEADERS[2]).astype(int).tolist())
+        messages["packet"] = each
+        with pytest.raises(ModelError, match="faster than the link") if is_refused else nullcontext():
+            link.send(messages)
