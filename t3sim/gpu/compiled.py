@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
-from t3sim.gpu.kernel import _jit, loop, state
+from t3sim.gpu.kernel import _jit, loop, state, wire
 from t3sim.gpu.kernel.loop import advance, advance_compute_units
 from t3sim.gpu.kernel.state import Layout, channel_dtype, gpu_dtype
 
@@ -49,6 +49,28 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
             entry.compile(argument_types(layout))
     # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
     return cast("Callable[..., int]", entry.compile(argument_types(layout)))
+
+
+@cache
+def compiled_take_in(layout: Layout) -> Callable[..., int]:
+    """Return ``wire.take_in_batch`` for *layout*, compiled or read from the cache (interpreted mode: as it is)."""
+    return _entry_of(wire.take_in_batch, gpu_dtype(layout), state.PEER_TABLE, *[state.MESSAGE] * 3, int)
+
+
+@cache
+def compiled_carry() -> Callable[..., bool]:
+    """Return ``wire.carry_batch``, likewise."""
+    return _entry_of(wire.carry_batch, state.WIRE, state.MESSAGE)
+
+
+def _entry_of(function: Any, *arguments: Any) -> Callable[..., Any]:
+    """Return *function* of the kernel for arrays of records and whole numbers, as Python can call it."""
+    if _jit.IS_INTERPRETED:
+        return cast("Callable[..., Any]", function)
+    from numba import int64
+
+    types = (int64 if argument is int else array_of(argument) for argument in arguments)
+    return cast("Callable[..., Any]", function.entry.compile(tuple(types)))
 
 
 @contextmanager
@@ -104,12 +126,19 @@ def types_of(function: Any, layout: Layout) -> tuple[Any, ...]:
     return tuple(known[name] for name in signature(function.py_func).parameters)
 
 
+def array_of(dtype: np.dtype[Any]) -> Any:
+    """Return the Numba type of an array of records."""
+    from numba import from_dtype, types
+
+    return types.Array(from_dtype(dtype), 1, "C")
+
+
 def argument_types(layout: Layout) -> tuple[Any, ...]:
     """Return the Numba types of the arguments of the loop for *layout*."""
-    from numba import from_dtype, int64, types
+    from numba import int64
 
     def arrays_of(*dtypes: np.dtype[Any]) -> list[Any]:
-        return [types.Array(from_dtype(dtype), 1, "C") for dtype in dtypes]
+        return list(map(array_of, dtypes))
 
     message = state.MESSAGE
     policy = int64  # its address: a new one reuses the compiled loop

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.arrays import chosen, opaque
+from t3sim.arrays import opaque
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import capacities_of, fill_record, layout_for, store_queues
-from t3sim.gpu.compiled import compiled_advance, compiled_policy
+from t3sim.gpu.compiled import compiled_advance, compiled_policy, compiled_take_in
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.l2_slice import KEY_BITS
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
@@ -63,7 +63,6 @@ class GpuCore:
         self.store_queue = records(MESSAGE, sum(store_queues(machine)))
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
-        self._peers: NDArray[Any] | None = None  # the same, if the GPU has an ingress port
         self.arrivals = records(MESSAGE, 1)  # behind a switch, of each GPU: what the port has not served, credits
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
@@ -73,8 +72,9 @@ class GpuCore:
         fields = self.state.view(np.ndarray)
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]
         self._slot_ticks = fields["slot_ticks"]
-        self._inbox_head, self._inbox_tail = fields["inbox_head"], fields["inbox_tail"]
-        self._peak_inbox = fields["peak_inbox"]
+        self._hears_at = fields["hears_at"]
+        self._n_asked_for, self._dma_head = fields["n_asked_for"], fields["link_port"]["dma_head"]
+        self.wire: NDArray[Any] = fields["wire"]  # that leads away from it
         self._n_inbound, self._expected_inbound = fields["n_inbound"], fields["expected_inbound"]
         self._n_finished: NDArray[np.int64] = fields["operations"][0]["n_finished"]
         self._gemm_rows: NDArray[np.int64] = np.zeros(0, np.int64)  # those of GEMMs among the operations
@@ -82,7 +82,6 @@ class GpuCore:
         self._has_fault = fields["has_fault"]
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
-        self._n_asked_for = 0  # granules, by other GPUs, of the program that runs
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self._hot: list[NDArray[np.uint8]] = []  # see ``fetch``
         self.program: Program | None = None  # that runs, or ran last
@@ -91,6 +90,7 @@ class GpuCore:
         self.policy = policy
         self._command_sinks: list[Callable[[NDArray[Any]], None]] = []
         self._advance = compiled_advance(self.layout)
+        self._take_in: Callable[..., int] | None = None  # for what arrives, which in mirrored mode the loop takes in
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
         catch_errors()
         fill_record(self.gpu, machine, self.ticks)
@@ -118,6 +118,13 @@ class GpuCore:
             if outcome == codes.OUTBOX_FULL:
                 self.outbox = np.concatenate([self.outbox, np.zeros_like(self.outbox)]).view(np.recarray)
                 continue
+            if outcome == codes.NO_ROOM:
+                if self.gpu.n_heard < self.gpu.n_outbox:
+                    self._make_room()
+                self._make_places()
+                continue
+            if outcome == codes.RATE_BROKEN:
+                raise too_fast("link[0]", int(self._n_outbox[0]))
             raise_errors(self.policy.pick_stream)
             self._empty_log()
             self._check_faults()
@@ -165,64 +172,57 @@ class GpuCore:
         """Give this GPU an ingress port; *room* is what the ingress buffer of the GPU at each distance holds for it."""
         gpu = self.gpu
         self.peers = records(PEER_TABLE, len(room))
-        self._peers = self.peers.view(np.ndarray)
-        self._peers["credits"] = room
+        self.peers["credits"] = room
         gpu.ingress_port.is_there, gpu.ingress_port.ring_size = 1, ARRIVALS
         self.arrivals = records(MESSAGE, 2 * len(room) * ARRIVALS)
 
+    def wire_to(self, n_gpus: int, latency_ticks: int) -> None:
+        """Let what this GPU sends travel so long to others, of *n_gpus* in all."""
+        port = self.gpu.link_port
+        costs = (int(port.payload_cost), int(port.header_cost), int(port.scale))
+        self.wire[0] = (latency_ticks, *costs, n_gpus, 0, 0)
+
+    @property
+    def hears_itself(self) -> bool:
+        """Return whether it takes in what it sends, inside the loop: one GPU that stands for all."""
+        return bool(self._hears_at[0] < codes.NEVER)
+
+    def hear_itself(self, quantum_ticks: int) -> None:
+        """Let it take in what it sends, every *quantum_ticks* what it has sent in that time."""
+        self.gpu.quantum_ticks = quantum_ticks
+        self.gpu.hears_at = self.now + quantum_ticks
+
     def receive(self, messages: NDArray[Any]) -> None:
         """Take in messages of one GPU (``at``: arrival) in order of arrival; without a switch, of any."""
-        if not len(messages):
-            return
-        kinds = messages["kind"]
-        self._make_room_for_loads(messages, kinds)
-        if self._peers is None:
-            self._append_to_inbox(messages)
-            n_waiting = 0
-        else:
-            is_credit = kinds == codes.CREDIT
-            n_credits, distance = int(np.count_nonzero(is_credit)), int(messages["distance"][0])
-            if n_credits < len(messages):
-                self._append_arrivals(distance, "data", chosen(messages, ~is_credit) if n_credits else messages)
-            if n_credits:
-                self._append_arrivals(distance, "credit", chosen(messages, is_credit))
-            n_waiting = int(self._peers["data_tail"].sum() - self._peers["data_head"].sum())
-        n_waiting += int(self._inbox_tail[0] - self._inbox_head[0])
-        if n_waiting > self._peak_inbox[0]:
-            self._peak_inbox[0] = n_waiting
+        if self._take_in is None:
+            self._take_in = compiled_take_in(self.layout)
+        n_taken = 0
+        while (n_taken := self._take_in(*self._where_messages_wait(messages), n_taken)) < len(messages):
+            self._make_room()
+        self._make_places()
 
-    def _make_room_for_loads(self, messages: NDArray[Any], kinds: NDArray[np.int64]) -> None:
-        """Let the queue in front of the link hold all that others have asked for and that has not been sent."""
-        loads = kinds == codes.LOAD
-        if loads.any():
-            self._n_asked_for += int(messages["signal"][loads].sum())
-            port = self.gpu.link_port
-            while self._n_asked_for - int(port.dma_head) > len(self.tables.dma_queue):
-                span = (int(port.dma_head), int(port.dma_tail))
-                self.tables.dma_queue = widened(self.tables.dma_queue, [span])
+    def _where_messages_wait(self, messages: NDArray[Any]) -> tuple[Any, ...]:
+        """Return the arrays of ``wire.take_in``, for compiled code as plain ones."""
+        arrays = self.state, self.peers, self.arrivals, self.inbox, messages
+        if _jit.IS_INTERPRETED:
+            return (*arrays[:-1], messages.view(np.recarray))
+        return tuple(array.view(np.ndarray) for array in arrays)
 
-    def _append_arrivals(self, distance: int, kind: str, messages: NDArray[Any]) -> None:
-        """Put messages of the GPU at *distance* behind those that wait; *kind* is data or credit."""
-        peers, n_rings = self._peers, 2 * len(self.peers)
-        assert peers is not None
-        heads, tails = peers[f"{kind}_head"], peers[f"{kind}_tail"]
-        tail = int(tails[distance])
-        while tail - int(heads[distance]) + len(messages) > len(self.arrivals) // n_rings:
+    def _make_room(self) -> None:
+        """Let twice as many messages wait."""
+        if self.gpu.ingress_port.is_there:
+            peers = self.peers.view(np.ndarray)
             spans = [(row[f"{one}_head"], row[f"{one}_tail"]) for one in ("data", "credit") for row in peers]
             self.arrivals = widened(self.arrivals, spans)
             self.gpu.ingress_port.ring_size *= 2
-        size = len(self.arrivals) // n_rings
-        first = (distance + (len(peers) if kind == "credit" else 0)) * size
-        put(self.arrivals.view(np.ndarray)[first : first + size], tail, messages)
-        tails[distance] = tail + len(messages)
+        else:
+            self.inbox = widened(self.inbox, [(self.gpu.inbox_head, self.gpu.inbox_tail)])
 
-    def _append_to_inbox(self, messages: NDArray[Any]) -> None:
-        """Put messages behind those in the inbox."""
-        head, tail = int(self._inbox_head[0]), int(self._inbox_tail[0])
-        while tail - head + len(messages) > len(self.inbox):
-            self.inbox = widened(self.inbox, [(head, tail)])
-        put(self.inbox.view(np.ndarray), tail, messages)
-        self._inbox_tail[0] = tail + len(messages)
+    def _make_places(self) -> None:
+        """Let the queue in front of the link hold all that others have asked for and that has not been sent."""
+        while self._n_asked_for[0] - self._dma_head[0] > len(self.tables.dma_queue):
+            span = (int(self._dma_head[0]), int(self.gpu.link_port.dma_tail))
+            self.tables.dma_queue = widened(self.tables.dma_queue, [span])
 
     def stream_commands(self, sink: Callable[[NDArray[Any]], None]) -> None:
         """Give every DRAM command (``COMMAND_LOG``, in order for each channel) to *sink* too, batch by batch."""
@@ -324,7 +324,7 @@ class GpuCore:
         gpu.stage_operation = self._gemm_rows[0] if len(gemms) else -1
         gpu.n_slots, gpu.n_buffers = gemms["n_slots"].max(initial=1), gemms["n_buffers"].max(initial=1)
         gpu.expected_inbound = gpu.n_inbound = gpu.expected_loads = gpu.n_loads = gpu.n_fetched = gpu.n_asked = 0
-        self._n_asked_for = 0
+        gpu.n_asked_for = 0
         self.expected_posts = np.zeros(len(self.tables.signals), np.int64)
         channels = gpu.channels[: self.used.n_channels]
         channels["producer_done"] = 0
@@ -425,15 +425,6 @@ def hot_parts(core: GpuCore) -> Iterator[NDArray[np.uint8]]:
         yield whole[first : first + size : CACHE_LINE]
 
 
-def put(ring: NDArray[Any], tail: int, messages: NDArray[Any]) -> None:
-    """Write *messages*, no more than *ring* holds, into it from number *tail* on."""
-    first = tail % len(ring)
-    n_before_end = min(len(messages), len(ring) - first)
-    places, items = opaque(ring), opaque(messages)
-    places[first : first + n_before_end] = items[:n_before_end]
-    places[: len(messages) - n_before_end] = items[n_before_end:]
-
-
 def widened(rings: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[Any]:
     """Return rings of messages of twice the length; *spans* are the numbers of what each holds."""
     size, grown = len(rings) // len(spans), records(MESSAGE, 2 * len(rings))
@@ -441,6 +432,11 @@ def widened(rings: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[An
         index = np.arange(*map(int, span))
         grown[2 * ring * size + index % (2 * size)] = rings[ring * size + index % size]
     return grown
+
+
+def too_fast(link: str, n_messages: int) -> ModelError:
+    """Return the error for messages that have left faster than the wire of *link* can carry them."""
+    return ModelError(f"{link}: {n_messages} messages left out of order or faster than the link")
 
 
 def name_of(policy: ArbitrationPolicy) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel.codes import NEVER
 
 LOOK_EVERY = 8  # quanta between two looks at whether a GPU moves: each costs as much as a hundredth of a quantum
 
@@ -27,6 +28,7 @@ class Device:
         self.core = core
         self.quantum_ticks = quantum_ticks // core.slot_ticks * core.slot_ticks
         self.egress: Callable[[NDArray[Any]], None] | None = None  # where the outgoing link takes messages
+        self.is_tapped = False  # messages come through here even if the GPU hears nobody but itself
         self.watch: Callable[[], None] | None = None  # called now and then, while the kernel has not ended
 
     def unwire(self) -> None:
@@ -49,6 +51,17 @@ class Device:
                 raise ModelError(f"{self.name} sent {len(messages)} granules but has no link")
             self.egress(messages)
 
+    def tap(self, listener: Callable[[NDArray[Any]], None]) -> None:
+        """Let *listener* see what is sent, before it is put on the link; for before a run."""
+        send, self.is_tapped = self.egress, True
+
+        def heard(messages: NDArray[Any]) -> None:
+            listener(messages)
+            if send is not None:
+                send(messages)
+
+        self.egress = heard
+
     def run_kernel(
         self, report: Callable[[float], None] | None = None, n_at_once: int = 1
     ) -> Generator[simpy.Event, Any, int]:
@@ -60,10 +73,15 @@ class Device:
         n_quanta = 0
         until = int(self.env.now)
         while True:
-            n_quanta += 1
-            until += self.quantum_ticks
+            n = 1
+            if self.core.hears_itself:  # so the loop need not come back after each
+                n_before_others = int(min(self.env.peek(), NEVER) - until) // self.quantum_ticks
+                n = max(1, min(n_at_once - n_quanta % n_at_once, n_before_others))
+            n_quanta += n
+            until += n * self.quantum_ticks
             is_done = self.advance(until)
-            self.put_on_link(self.core.take_outbox())
+            if is_done or not self.core.hears_itself:
+                self.put_on_link(self.core.take_outbox())
             if is_done:
                 yield self.env.timeout(max(self.core.now - int(self.env.now), 0))
                 return self.core.kernel_end_at

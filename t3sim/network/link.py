@@ -1,10 +1,4 @@
-"""What one GPU sends: it reaches other GPUs, through a switch if there is one, a latency later.
-
-Bandwidth is enforced where it is felt, at the sender's port (``gpu.kernel.link_port``), because a full port holds back
-stores; the wire adds latency, checks that the sender kept to the rate, and counts.  Messages travel in batches, one per
-quantum, each message with its own time.  Credits, signals and what is asked about them take no time on the wire; what
-asks for data takes that of a header.
-"""
+"""What one GPU sends: it reaches other GPUs, through a switch if there is one, a latency later."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,83 +7,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
+from t3sim.gpu.compiled import compiled_carry
+from t3sim.gpu.core import too_fast
+from t3sim.gpu.kernel.codes import SIGNAL
 
-N_KINDS = 64  # of messages, at most
 Deliver = Callable[[NDArray[Any]], None]
+Transform = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def _nobody(messages: NDArray[Any]) -> None:
     raise ModelError(f"{len(messages)} granules were sent over a link that has been closed")
 
 
-Transform = Callable[[NDArray[Any]], NDArray[Any]]
-
-
 class Link:
-    """What leads away from a GPU; times in ticks, lengths in granules."""
+    """What leads away from a GPU: its wire (``gpu.kernel.wire``), and who is on the other end."""
 
-    def __init__(
-        self,
-        name: str,
-        latency_ticks: int,
-        wire: tuple[int, int, int],
-        deliver: Deliver,
-        transform: Transform | None = None,
-        timeless: tuple[int, ...] = (),
-        headers: tuple[int, ...] = (),
-    ) -> None:
-        """*wire* is the time of a granule (``machine_checks.wire_time``): of its data, of headers, the denominator.
-
-        *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``).  *timeless* are the kinds of
-        messages that take no time on the wire, *headers* of those that take that of a header.
-        """
+    def __init__(self, name: str, wire: NDArray[Any], deliver: Deliver, transform: Transform | None = None) -> None:
+        """*wire* is one ``WIRE``; *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``)."""
         self.name = name
-        self.latency_ticks = latency_ticks
         self.wire = wire
-        self._is_granule = ~np.isin(np.arange(N_KINDS), timeless + headers)  # by kind
-        self._is_timed = ~np.isin(np.arange(N_KINDS), timeless)
-        self.n_granules = 0  # put on the wire
-        self.n_delivered = 0  # handed to receivers, after *transform*
-        self._deliver = deliver
         self.transform = transform
-        self._last_at = 0
+        self._deliver = deliver
+        self._carry = compiled_carry()
+        self._n_shaped = 0  # granules that *transform* has made more, or fewer
+
+    @property
+    def n_granules(self) -> int:
+        """Return how many granules have been put on the wire."""
+        return int(self.wire["n_granules"][0])
+
+    @property
+    def n_delivered(self) -> int:
+        """Return how many granules have been handed to receivers."""
+        return self.n_granules + self._n_shaped
 
     def close(self) -> None:
         """Forget who receives: the link and its receivers hold each other, and megabytes with them."""
         self._deliver = _nobody
 
     def send(self, messages: NDArray[Any]) -> None:
-        """Hand *messages* over to their receivers; ``at`` is when the last bit of each left the sender."""
+        """Hand *messages* over to their receivers; ``at`` is when the last bit of each left the sender.
+
+        Raises ``ModelError`` if they left faster than the rate of the wire allows.
+        """
         if not len(messages):
             return
-        n_granules = self._check_rate(messages)
-        self.n_granules += n_granules
-        arriving = messages if self.transform is None else self.transform(messages)
-        arriving["at"] += self.latency_ticks
-        self.n_delivered += n_granules if self.transform is None else self.n_granules_of(arriving)
+        if not self._carry(self.wire, messages):
+            raise too_fast(self.name, len(messages))
+        arriving = messages
+        if self.transform is not None:
+            arriving = self.transform(messages)
+            self._n_shaped += n_granules_of(arriving) - n_granules_of(messages)
         if len(arriving):
             self._deliver(arriving)
 
-    def _check_rate(self, messages: NDArray[Any]) -> int:
-        """Return how many granules are sent; raise ``ModelError`` if that is more than the rate of the wire allows."""
-        is_timed = self._is_timed.take(messages["kind"])
-        departures, packets, (payload, header, scale) = messages["at"], messages["packet"], self.wire
-        if not is_timed.all():
-            departures, packets = departures[is_timed], packets[is_timed]
-        if not len(departures):
-            return 0
-        n_granules = self.n_granules_of(messages)
-        cost = n_granules * payload
-        if header and (packets == packets[0]).all():
-            cost += header // max(int(packets[0]), 1) * len(packets)
-        elif header:
-            cost += int((header // np.maximum(packets.astype(np.int64), 1)).sum())
-        span = int(departures[-1]) - self._last_at
-        if cost > (span + 1) * scale or (departures[1:] < departures[:-1]).any():
-            raise ModelError(f"{self.name}: {len(departures)} granules left within {span} ticks, faster than the link")
-        self._last_at = int(departures[-1])
-        return n_granules
 
-    def n_granules_of(self, messages: NDArray[Any]) -> int:
-        """Return how many of *messages* are granules."""
-        return int(np.count_nonzero(self._is_granule.take(messages["kind"])))
+def n_granules_of(messages: NDArray[Any]) -> int:
+    """Return how many of *messages* are granules."""
+    return int(np.count_nonzero(messages["kind"] < SIGNAL))

@@ -21,10 +21,9 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import LOOK_EVERY, Device
-from t3sim.gpu.kernel.codes import CREDIT, LOAD, POLL, POLLED, SIGNAL
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
-from t3sim.network.link import Link, Transform
+from t3sim.network.link import Link, Transform, n_granules_of
 from t3sim.network.mirror import ChunkShift
 from t3sim.network.topology import TOPOLOGIES, check_reach
 from t3sim.program.operations import NONE, Gemm, Program, has_unlike_chunks, reaches_others
@@ -32,7 +31,6 @@ from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid
 
-TIMELESS = (CREDIT, SIGNAL, POLL, POLLED)  # messages that take no time on a wire
 LONGEST_QUANTUM_PS = 5_000_000  # and the longest time between two events of SimPy, which may be several quanta
 
 
@@ -50,15 +48,13 @@ class Machine:
         self.cores = list(cores)
         self.devices = [Device(self.env, f"gpu[{d}]", core, quantum) for d, core in enumerate(cores)]
         self.links: dict[int, Link] = {}  # by the GPU that sends
-        self.n_delivered = [0] * len(cores)  # granules, to each GPU
+        self.n_delivered = [0] * len(cores)  # granules, to each GPU, but for what one hears of itself
 
     def connect(self, d: int, transform: Transform | None = None) -> None:
         """Let GPU *d* send to others; *transform* turns what is sent into what is received."""
         core = self.cores[d]
-        latency, port = core.ticks.from_ps(core.machine.link.latency), core.gpu.link_port
-        wire = (int(port.payload_cost), int(port.header_cost), int(port.scale))
-        deliver = partial(self._distribute, d)
-        self.links[d] = Link(f"link[{d}]", latency, wire, deliver, transform, TIMELESS, (LOAD,))
+        core.wire_to(self.n_gpus, core.ticks.from_ps(core.machine.link.latency))
+        self.links[d] = Link(f"link[{d}]", core.wire, partial(self._distribute, d), transform)
         self.devices[d].egress = self.links[d].send
         if self.topology.has_ingress_port and not core.gpu.ingress_port.is_there:
             others = [self.cores[self.receiver(d, distance)] for distance in range(self.n_gpus)]
@@ -69,18 +65,18 @@ class Machine:
         return (d + distance) % self.n_gpus % len(self.cores)
 
     def _distribute(self, d: int, messages: NDArray[Any]) -> None:
-        """Hand what GPU *d* has sent over to the GPUs that it is for."""
-        if not len(messages):
-            return  # what has left so far of a chunk of another shape drives no arrival yet
+        """Hand what GPU *d* has sent over to the GPUs that it is for: *messages* have the distance back to *d*."""
         distances = messages["distance"]
-        is_for_one = bool((distances == distances[0]).all())
-        distances = distances[:1] % self.n_gpus if is_for_one else distances % self.n_gpus
+        is_for_one = len(self.cores) == 1 or bool((distances == distances[0]).all())
         for distance in [int(distances[0])] if is_for_one else np.unique(distances).tolist():
             part = messages if is_for_one else chosen(messages, distances == distance)
-            part["distance"] = -distance % self.n_gpus
-            receiver = self.receiver(d, distance)
-            self.n_delivered[receiver] += self.links[d].n_granules_of(part)
+            receiver = self.receiver(d, -distance)
+            self.n_delivered[receiver] += n_granules_of(part)
             self.hand_over(d, receiver, part)
+
+    def delivered_to(self, d: int) -> int:
+        """Return how many granules have been handed over to GPU *d*."""
+        return self.links[d].n_delivered if self.cores[d].hears_itself else self.n_delivered[d]
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses
         """Give messages of GPU *sender* to *receiver*."""
@@ -144,12 +140,13 @@ class Machine:
     def check_links(self) -> None:
         """Raise ``ModelError`` unless every GPU got all that others put on the wire for it (C4)."""
         delivered = sum(link.n_delivered for link in self.links.values())
-        claims = [Claim("C4", "links", "granules delivered, against handed over", delivered, sum(self.n_delivered))]
+        handed_over = sum(map(self.delivered_to, range(len(self.cores))))
+        claims = [Claim("C4", "links", "granules delivered, against handed over", delivered, handed_over)]
         for d, link in self.links.items():
             sent = int(self.cores[d].gpu.link_port.n_sent)
             claims.append(Claim("C4", link.name, "granules put on the wire, against carried", sent, link.n_granules))
         for d, core in enumerate(self.cores) if self.links else ():
-            claims += arrival_claims(self.devices[d].name, core, self.n_delivered[d])
+            claims += arrival_claims(self.devices[d].name, core, self.delivered_to(d))
         refuse([line for claim in claims for line in claim.breaches()], "links")
 
     def senders_to(self, d: int) -> list[int]:
@@ -161,7 +158,7 @@ class Machine:
         """Return GPU *d* under watch."""
         inbound = [(self.links[s], self.devices[s]) for s in self.senders_to(d)]
         others = [self.devices[self.receiver(d, distance)].name for distance in range(self.n_gpus)]
-        return WatchedGpu(self.devices[d], inbound, lambda: self.n_delivered[d], others)
+        return WatchedGpu(self.devices[d], inbound, partial(self.delivered_to, d), others)
 
 
 class MirroredMachine(Machine):
@@ -199,6 +196,9 @@ class MirroredMachine(Machine):
 
         *report* is told the share of the work that is done, now and then.  Raises as ``run_watched``.
         """
+        link = self.link
+        if link is not None and link.transform is None and not self.device.is_tapped:
+            self.core.hear_itself(self.device.quantum_ticks)
         return self.run_watched(self.device.run_kernel(report, quanta_at_once(self.device)), LOOK_EVERY)[0]
 
 
@@ -241,8 +241,11 @@ def quantum_of(core: GpuCore, quantum_ps: int | None) -> tuple[int, int]:
 
 
 def quanta_at_once(device: Device) -> int:
-    """Return through how many quanta the device may go between two events of SimPy."""
-    return max(1, device.core.ticks.from_ps(LONGEST_QUANTUM_PS) // device.quantum_ticks)
+    """Return through how many quanta the device may go between two events of SimPy: a part of ``LOOK_EVERY``."""
+    n, longest = LOOK_EVERY, device.core.ticks.from_ps(LONGEST_QUANTUM_PS)
+    while n > 1 and n * device.quantum_ticks > longest:
+        n //= 2
+    return n
 
 
 def leftovers(core: GpuCore) -> dict[str, int]:

@@ -98,7 +98,7 @@ def twisted(ring: RingMachine) -> None:
 def late(ring: RingMachine) -> None:
     """With a defect: one link takes a nanosecond longer."""
     if ring.links:
-        ring.links[1].latency_ticks += ring.ticks.from_ps(1000)
+        ring.links[1].wire["latency_ticks"] += ring.ticks.from_ps(1000)
 
 
 def shifted_by_two(ring: RingMachine) -> None:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
-from t3sim.gpu.kernel.state import MESSAGE
+from t3sim.gpu.kernel.state import MESSAGE, WIRE
 from t3sim.network.link import Link
 
 LATENCY = 3500
@@ -24,6 +24,15 @@ def departures_at(times: list[int]) -> NDArray[Any]:
     return messages
 
 
+def wire_of(cost: tuple[int, int, int]) -> NDArray[Any]:
+    """A wire between two GPUs on which a granule takes so long: data, headers, denominator."""
+    wire = np.zeros(1, WIRE)
+    for name, value in zip(("payload_cost", "header_cost", "scale"), cost, strict=True):
+        wire[name] = value
+    wire["latency_ticks"], wire["n_gpus"] = LATENCY, 2
+    return wire
+
+
 def back_to_back(first: int, n: int, cost: tuple[int, int, int] = GRANULE) -> list[int]:
     """Return when each of *n* granules has left that follow *first* granules without a gap."""
     return [-(-(first + i + 1) * cost[0] // cost[2]) for i in range(n)]
@@ -32,7 +41,7 @@ def back_to_back(first: int, n: int, cost: tuple[int, int, int] = GRANULE) -> li
 def carried(batches: list[list[int]], transform: Any = None) -> tuple[Link, list[NDArray[Any]]]:
     """Send *batches* one after another; return the link and what it delivered."""
     delivered: list[NDArray[Any]] = []
-    link = Link("link[0]", LATENCY, GRANULE, delivered.append, transform)
+    link = Link("link[0]", wire_of(GRANULE), delivered.append, transform)
     for times in batches:
         link.send(departures_at(times))
     return link, delivered
@@ -102,7 +111,7 @@ def test_headers_take_their_part_of_the_rate(packets: list[int]) -> None:
     each = np.resize(np.array(packets), 1200)
     costs = WITH_HEADERS[0] + WITH_HEADERS[1] // each
     for n_percent, is_refused in ((100, False), (99.5, True)):
-        link = Link("link[0]", LATENCY, WITH_HEADERS, lambda messages: None)
+        link = Link("link[0]", wire_of(WITH_HEADERS), lambda messages: None)
         messages = departures_at(np.ceil(np.cumsum(costs) * n_percent / 100 / WITH_HEADERS[2]).astype(int).tolist())
         messages["packet"] = each
         with pytest.raises(ModelError, match="faster than the link") if is_refused else nullcontext():

@@ -85,6 +85,7 @@ def observed(name: str) -> list[tuple[Observed, Phase]]:
             return messages
 
         machine.core.take_outbox = taken  # type: ignore[method-assign]
+        machine.device.is_tapped = True
 
     parts = ObservedParts(RUNS[name], observe)
     parts.simulate()

@@ -32,6 +32,7 @@ from t3sim.program.plan import Part
 from t3sim.results.record import VOLATILE
 from t3sim.system.machine import MirroredMachine, check_drained
 from tests.conftest import DEEP, REPOSITORY
+from tests.harness.rings import add_rows
 from tests.harness.sublayers import (
     ObservedParts,
     add_commands,
@@ -296,7 +297,7 @@ class LinkLast(MirroredMachine):
 
     def connect(self, d: int, transform: Any = None) -> None:
         self._transform = transform
-        self.device.egress = self.send
+        self.device.egress, self.device.is_tapped = self.send, True
 
     def send(self, messages: Any) -> None:
         self.links[0].send(messages)
@@ -332,7 +333,7 @@ class WithMachine(ObservedParts):
 
 def commands_and_time(run: RunSpec, kind: type[MirroredMachine]) -> tuple[int, str]:
     digest = hashlib.sha256()
-    parts = WithMachine(run, lambda machine: add_commands(machine.core, digest))
+    parts = WithMachine(run, lambda machine: add_rows(machine.core, digest))
     parts.kind = kind
     ticks, _ = parts.simulate()
     return ticks, digest.hexdigest()

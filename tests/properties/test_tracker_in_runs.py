@@ -160,7 +160,7 @@ def on_arrival(change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[Mirr
             deliver(change(messages) if is_first else messages)
             is_first = False
 
-        machine.device.receive = receive
+        machine.device.receive, machine.device.is_tapped = receive, True
 
     return disturb
 
@@ -212,7 +212,7 @@ def once_more(machine: MirroredMachine) -> None:
     def n_open(tile: int) -> Any:
         return machine.core.tables.tiles[int(machine.core.tables.tiles[tile].first_tile)].n_open
 
-    machine.device.receive = receive
+    machine.device.receive, machine.device.is_tapped = receive, True
     machine.env.process(repeat())
 
 

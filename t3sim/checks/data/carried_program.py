@@ -1,6 +1,7 @@
 """The memories of the simulated GPUs while they run a program."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -93,18 +94,8 @@ class CarriedProgram:
     def follow(self, devices: Sequence[Device]) -> None:
         """Take the DRAM commands and the messages of *devices*, whose links are wired."""
         for m, device in enumerate(devices):
-            self._follow(m, device)
-
-    def _follow(self, m: int, device: Device) -> None:
-        send = device.egress
-
-        def tap(messages: NDArray[Any]) -> None:
-            self.take_messages(m, messages)
-            if send is not None:
-                send(messages)
-
-        device.egress = tap
-        device.core.stream_commands(lambda commands: self.take_commands(m, commands))
+            device.tap(partial(self.take_messages, m))
+            device.core.stream_commands(partial(self.take_commands, m))
 
     def take_commands(self, m: int, commands: NDArray[Any]) -> None:
         """Execute DRAM commands of GPU *m*, in the order of each channel; touches nothing of another GPU.

@@ -78,7 +78,7 @@ PENDING, RUNNING, ENDING, OVER = range(4)
 ALL_SHARES = 12  # of a compute unit: one to four workgroups take all of it
 
 # Why advance() came back.
-AT_HORIZON, KERNEL_DONE, OUTBOX_FULL, LOG_FULL = range(4)
+AT_HORIZON, KERNEL_DONE, OUTBOX_FULL, LOG_FULL, NO_ROOM, RATE_BROKEN = range(6)
 
 # What ends a run at once.
 NO_FAULT = 0

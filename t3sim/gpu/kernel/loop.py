@@ -20,6 +20,7 @@ from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, catch_
 from t3sim.gpu.kernel.move_kernel import advance_moves, dispatch_moves, is_second
 from t3sim.gpu.kernel.move_lines import return_collective_read
 from t3sim.gpu.kernel.unit_sleep import catch_up_units
+from t3sim.gpu.kernel.wire import hear_itself
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
 # Columns of the time series.
@@ -227,13 +228,22 @@ def advance(
 ):  # fmt: skip
     """Run the GPU in whole slots up to tick *until*; return why it came back.
 
+    In mirrored mode it hears every quantum what it has sent itself.
     In a slot: 1. messages from other GPUs become requests, 2. compute units that wait for a controller are promised
     room, 3. operations start, the DMA engine asks for its next granules, 4. free slots take workgroups, empty compute
     units those of move kernels, 5. compute units act, 6. channels run and retire, 7. the link port transmits, 8.
     triggered tiles arm DMA commands, 9. operations and the program may have ended.
     """
     gpu = state[0]
-    while gpu.now + gpu.slot_ticks <= until:
+    while True:
+        if gpu.hears_at <= gpu.now:
+            outcome = hear_itself(gpu, peers, arrivals, inbox, outbox, dma_queue)
+            if outcome != codes.AT_HORIZON:
+                catch_up_with_time(gpu)
+                return outcome
+        if gpu.now + gpu.slot_ticks > until:
+            catch_up_with_time(gpu)
+            return codes.AT_HORIZON
         now = gpu.now
         slot_end = now + gpu.slot_ticks
         if gpu.n_outbox + OUTBOX_MARGIN + len(peers) > len(outbox):
@@ -281,5 +291,3 @@ def advance(
             end_program(gpu)
             catch_up_with_time(gpu)
             return codes.KERNEL_DONE
-    catch_up_with_time(gpu)
-    return codes.AT_HORIZON

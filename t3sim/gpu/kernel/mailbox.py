@@ -5,7 +5,7 @@ they are never refused or lost.  A store becomes a request of the class of arriv
 for, which leave again in the order in which they were asked for, as soon as they have been read.  Who waits for a
 signal of another GPU asks for its value (``move_kernel``).
 Leaves out: room for what has been read and not sent; who asks bounds it by what it may have in flight.
-Pinned by tests/kernel/test_mailbox.py and tests/kernel/test_remote_loads.py.
+Pinned by tests/kernel/test_mailbox.py and tests/overlap/test_pulls_of_tiles.py.
 """
 
 from t3sim.gpu.kernel import codes

@@ -431,6 +431,16 @@ OPERATION_TABLE = record_dtype(
 )  # fmt: skip
 
 
+# The wire that leads away from a GPU.
+WIRE = record_dtype(
+    "latency_ticks",
+    "payload_cost", "header_cost", "scale",  # time of a granule: of its data, of headers, the denominator
+    "n_gpus",  # by which who sends is told
+    "last_at",  # when the last bit of the last message left
+    "n_granules",  # put on the wire
+)  # fmt: skip
+
+
 def gpu_dtype(layout):
     """One GPU: clocks, the running kernel, and all units."""
     return record_dtype(
@@ -477,13 +487,17 @@ def gpu_dtype(layout):
         ("dispatcher_slots", (N_REASONS,)), "dispatcher_reason",  # of the last slot; see ledger.py
         # mailbox
         "inbox_head", "inbox_tail", "n_outbox", "peak_inbox", "expected_inbound", "n_inbound",
+        "n_asked_for",  # granules, by other GPUs, of the program that runs
         "n_signals_received",  # messages that brought no granule
         "n_taken_in",  # messages, without questions about signals and their answers
         "expected_loads", "n_loads",  # granules that other GPUs ask for
         "n_fetched", "n_asked",  # granules that this GPU got so; messages by which it asked
         # units
         ("l2", l2_dtype(layout)), ("tracker", tracker_dtype(layout)), ("dma", dma_dtype()),
-        ("link_port", link_port_dtype(layout)), ("ingress_port", ingress_port_dtype()),
+        ("link_port", link_port_dtype(layout)), ("ingress_port", ingress_port_dtype()), ("wire", WIRE),
+        # mirrored mode
+        "hears_at", "quantum_ticks",  # when it hears next what it has sent (NEVER: from others); from then to the next
+        "n_travelling", "n_heard",  # of the outbox: messages on the wire; those of them taken in
         # memory cycle before which nothing can happen in each channel unless a request comes: what every slot looks at
         ("channel_sleeps_until", (layout.n_channels,)),
         ("channels", channel_dtype(layout), (layout.n_channels,)),
@@ -602,7 +616,7 @@ def empty_gpu(layout, used=None):
     for name in ("workgroup", "kernel", "next_place"):
         gpu.compute_units["slots"][name] = -1
     gpu.stage_operation, gpu.stage_granules = -1, 1
-    gpu.next_start_at = NEVER
+    gpu.next_start_at = gpu.hears_at = NEVER
     gpu.l2.tags[: used.n_l2_sets] = gpu.l2.filling[: used.n_l2_sets] = -1
     gpu.l2.free_mshr[: used.n_l2_banks, : used.n_mshrs] = np.arange(used.n_mshrs)
     gpu.l2.free_waiter[: used.n_waiters] = np.arange(used.n_waiters)

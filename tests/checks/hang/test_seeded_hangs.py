@@ -177,6 +177,7 @@ def expect_one_granule_more(core: GpuCore) -> None:
 def lose_message(wired: MirroredMachine) -> None:
     deliver = wired.device.receive
     batches = iter([True])
+    wired.device.is_tapped = True
     wired.device.receive = lambda messages: deliver(messages[1:] if next(batches, False) else messages)
 
 
@@ -187,7 +188,7 @@ def delay_for_ever(wired: MirroredMachine) -> None:
         messages["at"][-1] = NEVER
         deliver(messages)
 
-    wired.device.receive = late
+    wired.device.receive, wired.device.is_tapped = late, True
 
 
 # --- collectives ---

@@ -34,10 +34,10 @@ class Ring:
             core.load(at_once(ring_of(machine(), N, ring_reduce_scatter(N, 64))), start_at=0 if i else late_ticks)
             core.gpu.expected_inbound = core.tables.sends[N - 1]
             latency = core.ticks.from_ps(core.machine.link.latency)
+            core.wire_to(N, latency)
             self.devices.append(Device(self.env, f"gpu[{i}]", core, latency))
-        port = core.gpu.link_port
-        cost = int(port.granule_cost), 0, int(port.scale)
-        self.links = [Link(f"link[{i}]", latency, cost, self.devices[i].receive) for i in range(N)]
+        wires = [self.devices[i - 1].core.wire for i in range(N)]
+        self.links = [Link(f"link[{i}]", wires[i], self.devices[i].receive) for i in range(N)]
         for i, device in enumerate(self.devices):
             device.egress = self.links[(i + 1) % N].send
         inbound = [[(self.links[i], self.devices[i - 1])] for i in range(N)]

@@ -11,9 +11,11 @@ import pytest
 import simpy
 
 from t3sim.errors import ModelError
+from t3sim.gpu.device import LOOK_EVERY
 from t3sim.system.liveness import WatchedEnvironment, run_to_end
 from t3sim.system.machine import MirroredMachine, quanta_at_once
 from tests.checks.hang.scenario import fused
+from tests.kernel.small import fused_of, machine, mirrored, trace_of
 
 Steps = Generator[simpy.Event, Any, Any]
 
@@ -202,3 +204,15 @@ def test_the_clock_moves_by_several_quanta_if_nothing_else_is_due() -> None:
 
     wired.env.process(clock())
     assert set(times_asked_for(wired)) <= {1, 2, 3}
+
+
+@pytest.mark.parametrize("quantum_ps", [20_000, 600_000, 900_000, 3_000_000])
+def test_a_gpu_is_looked_at_every_few_quanta_however_long_they_are(quantum_ps: int) -> None:
+    """Of which one call of the loop covers eight, four or one."""
+    spec = machine("link: {latency: 3 us}")
+    wired = mirrored(spec, fused_of(spec, trace_of(256, 256, 2048, n_chunks=2)), quantum_ps=quantum_ps)
+    quanta = list[int]()
+    wired.run(lambda _share: quanta.append(wired.core.now // wired.device.quantum_ticks))
+    assert len(quanta) > 2
+    n_begun = -(-wired.core.now // wired.device.quantum_ticks)
+    assert quanta == list(range(LOOK_EVERY, n_begun, LOOK_EVERY))
