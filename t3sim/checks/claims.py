@@ -26,6 +26,8 @@ class Claim:
 
     def breaches(self) -> list[str]:
         """Return one line for each place in which the claim does not hold."""
+        if not np.any(self.left > self.right if self.is_bound else self.left != self.right):
+            return []
         left, right = np.broadcast_arrays(np.atleast_1d(self.left), np.atleast_1d(self.right))
         wrong = left > right if self.is_bound else left != right
         sign = "is more than" if self.is_bound else "is not"

@@ -200,8 +200,7 @@ def l2_claims(core: GpuCore) -> Iterator[Claim]:
     in_flight = n_banks * int(l2.n_mshrs) - int(l2.n_free_mshrs[:n_banks].sum())
     waiting = int(l2.n_waiters - l2.n_free_waiters)
     tags = l2.tags[: n_banks * int(l2.sets_per_bank), : int(l2.associativity)]
-    masks = np.where(tags >= 0, tags & DIRTY_MASK, 0)
-    dirty = sum(int(((masks >> bit) & 1).sum()) for bit in range(DIRTY_MASK.bit_length()))
+    dirty = int(np.bitwise_count(tags[tags >= 0] & DIRTY_MASK).sum())
     enqueued = channels["n_enqueued"].sum(axis=(0, 1))
     pairs: list[tuple[str, int, int]] = [
         ("accesses, against hits, merged and misses", l2.n_accesses, l2.n_hits + l2.n_merged + l2.n_misses),
