@@ -64,13 +64,13 @@ def compiled_carry() -> Callable[..., bool]:
 
 
 def _entry_of(function: Any, *arguments: Any) -> Callable[..., Any]:
-    """Return *function* of the kernel for arrays of records and whole numbers, as Python can call it."""
+    """Return *function* of the kernel, a brief one, for arrays of records and whole numbers, as Python can call it."""
     if _jit.IS_INTERPRETED:
         return cast("Callable[..., Any]", function)
     from numba import int64
 
     types = (int64 if argument is int else array_of(argument) for argument in arguments)
-    return cast("Callable[..., Any]", function.entry.compile(tuple(types)))
+    return cast("Callable[..., Any]", function.brief_entry.compile(tuple(types)))
 
 
 @contextmanager

@@ -263,7 +263,16 @@ else:
         @cached_property
         def entry(self):
             """The same function with its wrappers and machine code, compiled with all that it calls."""
-            entry = CPUDispatcher(self.py_func, {}, options(self.py_func), pipeline_class=EntryCompiler)
+            return self._entry(options(self.py_func))
+
+        @cached_property
+        def brief_entry(self):
+            """The entry of what takes a microsecond: it keeps the GIL, since to have it back may take longer."""
+            return self._entry({**options(self.py_func), "nogil": False})
+
+        def _entry(self, of_numba):
+            """Return the dispatcher of the function, with options of Numba."""
+            entry = CPUDispatcher(self.py_func, {}, of_numba, pipeline_class=EntryCompiler)
             return keep(entry, self.py_func, is_entry=True)
 
         def get_call_template(self, args, kws):
