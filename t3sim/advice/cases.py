@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from t3sim.config.experiment import RunSpec
-from t3sim.config.yaml_loader import load_yaml
+from t3sim.config.presets import library_of
+from t3sim.config.yaml_loader import Position, load_yaml
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.experiment.plan import MAPPING, Experiment, load_experiment
 from t3sim.experiment.shipped import shipped_experiments
 from t3sim.workload.sublayers import PHASES_OF
 
 MOST_CASES = 200
-DEFAULT_TILING = "cublas-hopper"
 OPTIONS = {
     "workload.model": "TARGET", "workload.tp": "--tp", "workload.tokens": "--tokens", "machine": "--machine",
     "tiling": "--tiling", "sweep.grid.workload.tp": "--tp", "sweep.grid.workload.tokens": "--tokens",
@@ -70,11 +70,12 @@ def cases_of_model(
     for operator in ("gemm-rs", "ag-gemm"):  # of a layer with sequence parallelism
         sublayers = [name for name, when in PHASES_OF[operator].items() if when == phase]
         experiment = {
-            "name": operator, "machine": machine, "tiling": tiling or DEFAULT_TILING, "strategy": "sequential",
+            "name": operator, "machine": machine, "strategy": "sequential",
             "workload": {"model": model, "operator": operator},
             "sweep": {"grid": {"workload.tp": tps, "workload.tokens": tokens, "workload.sublayer": sublayers}},
         }  # fmt: skip
         try:
+            experiment["tiling"] = tiling or library_of(machine, Position(MAPPING))
             found += _gemms(model, load_experiment(experiment, overrides))
         except ConfigError as error:
             raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None

@@ -34,7 +34,7 @@ INDENT = "  "
 @click.command()
 @click.argument("target")
 @click.option("--machine", default="h200", show_default=True, help="A preset or the file of a machine.")
-@click.option("--tiling", help="The GEMM kernels: a preset or a file [default: cublas-hopper].")
+@click.option("--tiling", help="The GEMM kernels: a preset or a file [default: what the machine names].")
 @click.option("--tp", default="8", show_default=True, help="Tensor-parallel degrees, like 8 or 2,4,8.")
 @click.option("--tokens", default="512..16384", show_default=True, help="Rows of the GEMMs, like 8192 or 512..4096.")
 @click.option("--backward", is_flag=True, help="The GEMMs of the backward pass instead of the forward pass.")

@@ -39,7 +39,7 @@ def calibrate(
     folder: Path | None,
     points: Path | None,
     start: str,
-    tiling: str,
+    tiling: str | None,
     name: str,
     output: Path | None,
     jobs: int | None,
@@ -53,7 +53,7 @@ def calibrate(
     with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate --machine
     path/NAME.yaml --calibration FILE`.
     """
-    from t3sim.config.presets import load_kernels, machine_parts
+    from t3sim.config.presets import library_of, load_kernels, machine_parts
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
@@ -76,7 +76,7 @@ def calibrate(
     chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
     machine = machine_of(start, ())
     directory = output or Path("results") / "calibration"
-    kernels = load_kernels(tiling)
+    kernels = load_kernels(tiling or library_of(start))
     with owned(directory):
         kept = phases or directory / PHASES_NAME
 

@@ -31,8 +31,8 @@ MAX_REFUSED_KEPT = 100
 
 
 tiling_option = click.option(
-    "--tiling", default="cublas-hopper", show_default=True, metavar="NAME",
-    help="How the GEMMs are tiled: a kernel, or a library that has one for each shape.",
+    "--tiling", metavar="NAME",
+    help="How GEMMs are tiled: a kernel, or a library that has one for each shape [default: what the machine names].",
 )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def validate(
     measurements: Path | None,
     machine: str,
     overrides: tuple[str, ...],
-    tiling: str,
+    tiling: str | None,
     kinds: str | None,
     calibration: Path | None,
     output: Path | None,
@@ -88,7 +88,7 @@ def validate(
     from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
     from t3sim.analysis.winners import cases_of, winner_sentences
-    from t3sim.config.presets import load_kernels
+    from t3sim.config.presets import library_of, load_kernels
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
@@ -110,6 +110,7 @@ def validate(
     frozen_ones = None if frozen is None else freezing.read_predictions(frozen)
     is_used = read_calibration(used, found) if used is not None else frozenset()
     spec = machine_of(machine, overrides)
+    tiling = tiling or library_of(machine)
     maker = Points(spec, load_kernels(tiling))
     points = of_kinds(maker.of(found), kinds)
     simulations = simulations_of(points)

@@ -41,8 +41,11 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     if named is not None:
         tree = _changed(*named, tree, node.value["preset"].position)
     described = tree.get("description")
-    values = presets.without(tree, "description").value
+    values = presets.without(presets.without(tree, "description"), "kernels").value
     problems = Problems()
+    library = tree.get("kernels")
+    if library is not None:
+        problems.caught(_check_library, library, f"{key}.kernels", folder)
     overrides = {name: child for name, child in values.items() if is_override(name)}
     parts = {name: child for name, child in values.items() if name not in overrides}
     for name in (name for name in presets.PARTS if name in parts):
@@ -55,6 +58,13 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     if overrides:
         spec, tree = GpuOverrides(tree, overrides, key, folder).applied_to(spec)
     return ResolvedMachine(spec, tree, str(described.value) if described is not None else "")
+
+
+def _check_library(named: Node, key: str, folder: Path | None) -> None:
+    """Raise ``ConfigError`` unless *named* is the name of a kernel or of a library of them."""
+    if not isinstance(named.value, str):
+        raise ConfigError(named.problem(key, f"found {found_words(named.plain())}, the name of a library is needed"))
+    presets.load_preset("kernel", named.value, named.position, key, folder)
 
 
 def _changed(preset: str, base: Node, changes: Node, named_at: Position) -> Node:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from t3sim.cli import main
 from t3sim.config.experiment import KernelLibrarySpec, WorkloadSpec
-from t3sim.config.presets import load_kernels, load_tiling, preset_names
+from t3sim.config.presets import library_of, load_kernels, load_tiling, preset_names
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, UsageError
@@ -206,3 +206,34 @@ def test_canary_a_tile_of_160_columns_would_be_refused() -> None:
     """The reason why cuBLAS's tile of 256 x 160 is turned around."""
     tiling = load_tiling("gemm-128x256").model_copy(update={"workgroup_tile": (256, 160), "wavefront_tile": (64, 80)})
     assert [path for path, _ in tiling_findings(tiling, H200)] == ["wavefront_tile"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "library"),
+    [("h200", "cublas-hopper"), ("a100", "cublas-ampere"), ("a100-40g", "cublas-ampere"), ("t3-150", "cublas-hopper")],
+)
+def test_a_machine_names_its_library(machine: str, library: str) -> None:
+    """Also one made from another machine; one that names none has the default."""
+    assert library_of(machine) == library
+
+
+def test_a_machine_of_the_user_may_name_a_file_beside_it(file: Path) -> None:
+    """Found from wherever the command is called, and no part of what the hardware is."""
+    own = file.with_name("machine.yaml")
+    own.write_text("preset: h200\nkernels: own.yaml\n")
+    assert isinstance(load_kernels(library_of(str(own))), KernelLibrarySpec)
+    assert load_kernels(library_of(str(own))) != load_kernels("cublas-hopper")
+    spec = resolve_machine(Node(str(own), Position("")), Path()).spec
+    assert (spec.gpu, spec.memory, spec.link) == (H200.gpu, H200.memory, H200.link)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [("cublas-hoper", "did you mean `cublas-hopper`"), ("7", "the name of a library is needed")],
+)
+def test_a_machine_that_names_no_library_is_refused(named: str, message: str, file: Path) -> None:
+    own = file.with_name("machine.yaml")
+    own.write_text(f"preset: h200\nkernels: {named}\n")
+    with pytest.raises(ConfigError, match=message) as refused:
+        resolve_machine(Node(str(own), Position("")), Path())
+    assert "machine.yaml:2:10" in str(refused.value)
