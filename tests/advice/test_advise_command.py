@@ -13,7 +13,7 @@ from t3sim.advice.answer import circumstances
 from t3sim.advice.cases import cases_of_model
 from t3sim.advice.search import Case
 from t3sim.cli import main
-from t3sim.config.presets import preset_names
+from t3sim.config.presets import library_of, preset_names
 from t3sim.experiment.plan import load_experiment
 from t3sim.workload.tiling import tiling_findings
 from tests.conftest import REPOSITORY
@@ -153,6 +153,8 @@ def test_a_model_gives_the_gemms_of_a_pass() -> None:
 def test_kernels_that_fit_are_chosen_for_every_machine(machine: str) -> None:
     for run in cases_of_model("T-NLG", machine, None, [4], [1024], "forward", ()):
         assert run.workload.kernels is not None
+        is_of_hopper = library_of(machine) == "cublas-hopper"  # whose kernels are all persistent
+        assert run.workload.tiling.persistent == is_of_hopper == (not machine.startswith("a100"))
         assert tiling_findings(run.workload.tiling, run.machine) == []
 
 

@@ -90,6 +90,15 @@ def test_a_table_of_finished_phases_is_the_same(on_tiny: Callable[..., int], fol
 
 
 @pytest.mark.usefixtures("without_figures")
+def test_a_machine_brings_its_kernels(phases: Path, folder: Path, tmp_path: Path) -> None:
+    machine = tmp_path / "own.yaml"
+    machine.write_text("preset: t3-tiny\nkernels: gemm-64x64\n")
+    overrides = [part for change in CHANNELS for part in ("-s", change)]
+    assert run(folder, "--machine", machine, "--phases", phases, "-o", tmp_path / "out", *overrides) == 0
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["tiling"] == "gemm-64x64"
+
+
+@pytest.mark.usefixtures("without_figures")
 def test_failed_points_end_with_exit_code_6_and_stay_in_the_table(
     on_tiny: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
