@@ -34,6 +34,9 @@ DASK_SETTINGS: dict[str, Any] = {
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.profile.enabled": False,
+    # Looks at its own event loop and memory, 50 and 10 times a second by default, take 1 % of two cores.
+    "distributed.admin.tick.interval": "1s",
+    "distributed.worker.memory.monitor-interval": "1s",
     "distributed.scheduler.allowed-failures": 2,
     "distributed.scheduler.work-stealing-interval": "200ms",
     "distributed.admin.system-monitor.gil.enabled": False,
