@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +55,8 @@ def write_report(folder: Path, validation: Validation) -> list[Path]:
     """Write page, Markdown, ``winners.csv`` if there are any, and figures into *folder*; return the files."""
     with journal_style():
         drawings = [*scatter_drawings(validation), *tile_drawings(validation)]
-    texts = {REPORT_NAME: report_html(validation, drawings), MARKDOWN_NAME: report_markdown(validation)}
+    parts = parts_of(validation)
+    texts = {REPORT_NAME: report_html(validation, drawings, parts), MARKDOWN_NAME: report_markdown(validation, parts)}
     contents = {name: text.encode() for name, text in texts.items()}
     cases = cases_of(validation)
     contents |= {WINNERS_NAME: winners_csv(cases)} if cases else {}
@@ -119,8 +120,11 @@ def parts_of(validation: Validation) -> dict[str, Part]:
     }
 
 
-def report_html(validation: Validation, drawings: Sequence[tuple[str, Drawing]]) -> str:
-    """Return the page; it needs no network and no other file."""
+def report_html(
+    validation: Validation, drawings: Sequence[tuple[str, Drawing]], parts: Mapping[str, Part] | None = None
+) -> str:
+    """Return the page; it needs no network and no other file.  *parts* are its tables, if they are there already."""
+    parts = parts_of(validation) if parts is None else parts
     manifest = validation.manifest
     return rendered(
         "validation.html",
@@ -128,18 +132,19 @@ def report_html(validation: Validation, drawings: Sequence[tuple[str, Drawing]])
         subtitle=f"t3sim {__version__}; measurements: {manifest.get('measurements', 'unknown')}",
         sentences=sentences(validation),
         reading=READING,
-        tables={name: _table(name, part) for name, part in parts_of(validation).items()},
+        tables={name: _table(name, part) for name, part in parts.items()},
         published=PUBLISHED,
         figures=[embedded(drawing, f"figure-{name}") for name, drawing in drawings],
         provenance=provenance(validation),
     )
 
 
-def report_markdown(validation: Validation) -> str:
+def report_markdown(validation: Validation, parts: Mapping[str, Part] | None = None) -> str:
     """Return the tables of the page, but for that of every point, as Markdown."""
+    parts = parts_of(validation) if parts is None else parts
     lines = [f"# Validation of {validation.manifest.get('machine', 'a machine')}", ""]
     lines += [*(f"* {sentence}" for sentence in sentences(validation)), "", READING, ""]
-    for name, part in parts_of(validation).items():
+    for name, part in parts.items():
         lines += [PUBLISHED, ""] if name == "coverage-table" else []
         if name != "all-points" and (part.rows or name not in _LEFT_OUT_IF_EMPTY):
             lines += [f"## {part.heading}", "", *markdown_table(part.titles, part.rows), ""]

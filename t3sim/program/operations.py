@@ -374,9 +374,10 @@ def table(dtype: np.dtype[Any], rows: Sequence[dict[str, int]], **common: int) -
     """Return an array of *dtype* with an entry for each of *rows*; what they do not say is *common*, NONE or 0."""
     entries = np.zeros(len(rows), dtype)
     signals_and_places = ("send", "kept_at", "wait_signal", "post_signal")
+    said = set[str]().union(*rows)
     for name in dtype.names or ():
-        default = NONE if name in signals_and_places else 0
-        entries[name] = [row.get(name, common.get(name, default)) for row in rows]
+        default = common.get(name, NONE if name in signals_and_places else 0)
+        entries[name] = [row.get(name, default) for row in rows] if name in said else default
     return entries
 
 
