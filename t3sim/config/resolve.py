@@ -37,6 +37,9 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     node = presets.annotated(presets.as_mapping(node), (key,))
     if not node.is_mapping:
         raise ConfigError(node.problem(key, f"found {found_words(node.plain())}, the name of a machine is needed"))
+    if (misplaced := node.get("kernels")) is not None:
+        said = "belongs in a file of a machine, for `advise`, `validate` and `calibrate`; here `tiling` names kernels"
+        raise ConfigError(misplaced.problem(f"{key}.kernels", said))
     named, tree = presets.preset_and_changes("machine", node, key, folder)
     if named is not None:
         tree = _changed(*named, tree, node.value["preset"].position)

@@ -97,7 +97,7 @@ def reference() -> str:
     late = "how much later it comes to its first kernel"
     delay = Key(f"machine.{SKEW}.gpu[N]", late, units.usage_of(units.parse_time), "`0 ns`")
     jitter = keys_of(StartJitterSpec, f"machine.{JITTER}.")
-    what = "library of GEMM kernels that `t3sim advise` and `t3sim validate` take for it"
+    what = "in a file of a machine: library of GEMM kernels that `t3sim advise`, `validate` and `calibrate` take for it"
     library = Key("machine.kernels", what, "name of a preset, or a file", f"`{DEFAULT_LIBRARY}`")
     return PAGE.format(
         experiment=table(keys_of(ExperimentFile)),

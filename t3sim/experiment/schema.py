@@ -151,7 +151,6 @@ def experiment_schema() -> dict[str, Any]:
         rf"^{kind}\[[0-9]+\]$": {"$ref": f"#/$defs/{model.__name__}"} for kind, model in MODELS.items()
     }
     machine["properties"] |= {
-        "kernels": {"type": "string"},
         SKEW: {"type": "object", "patternProperties": {r"^gpu\[[0-9]+\]$": {"type": "string"}}},
         JITTER: {"$ref": f"#/$defs/{StartJitterSpec.__name__}"},
     }

@@ -124,7 +124,7 @@ class GpuCore:
                 self._make_places()
                 continue
             if outcome == codes.RATE_BROKEN:
-                raise too_fast("link[0]", int(self._n_outbox[0]))
+                raise too_fast("link[0]", int(self._n_outbox[0]))  # in mirrored mode, where there is one
             raise_errors(self.policy.pick_stream)
             self._empty_log()
             self._check_faults()

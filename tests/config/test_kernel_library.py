@@ -237,3 +237,12 @@ def test_a_machine_that_names_no_library_is_refused(named: str, message: str, fi
     with pytest.raises(ConfigError, match=message) as refused:
         resolve_machine(Node(str(own), Position("")), Path())
     assert "machine.yaml:2:10" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "override", ["machine.kernels=cublas-ampere", "machine={preset: h200, kernels: cublas-ampere}"]
+)
+def test_an_experiment_names_its_kernels_itself(override: str, file: Path) -> None:
+    """What only machine files say is refused elsewhere, not ignored."""
+    with pytest.raises(ConfigError, match=r"machine.kernels: belongs in a file of a machine.* here `tiling`"):
+        load_experiment(file, [override])

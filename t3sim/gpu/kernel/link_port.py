@@ -13,7 +13,7 @@ queues; who needs one asks ``is_sent_until`` (``command_processor``).
 Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for it, and all
 behind it wait, too.  Each packet carries a header, so small stores take longer for the same data; a
 load is a header alone.
-The wire's latency belongs to ``network.link``.
+The latency belongs to ``wire``.
 Pinned by tests/kernel/test_link_port.py and test_store_queues.py.
 """
 

@@ -6,6 +6,7 @@ the wire checks that the port kept to the rate, and counts.  Credits, signals an
 on it; what asks for data takes that of a header.
 Messages travel in batches, one per quantum, each message with its own time.  What arrives waits in the inbox, behind a
 switch in front of the ingress port, in a ring for each GPU that sends.  In mirrored mode a GPU hears itself.
+Leaves out: errors and their repetition; hops of a switch, which are a part of the latency.
 Pinned by tests/network/test_link.py and tests/network/test_wire.py.
 """
 
@@ -50,36 +51,37 @@ def take_in(gpu, peers, arrivals, inbox, messages, first, n_messages):
 
     Return the number of the first one that finds no room, *n_messages* if there is none.
     """
-    port = gpu.ingress_port
-    size = port.ring_size
-    mask = len(inbox) - 1
-    n_taken = n_messages
-    for i in range(first, n_messages):
-        message = messages[i]
-        if port.is_there:
-            peer = peers[message.distance]
-            if message.kind == codes.CREDIT:
-                if peer.credit_tail - peer.credit_head == size:
-                    n_taken = i
-                    break
-                arrivals[(len(peers) + message.distance) * size + (peer.credit_tail & (size - 1))] = message
-                peer.credit_tail += 1
-            else:
-                if peer.data_tail - peer.data_head == size:
-                    n_taken = i
-                    break
-                arrivals[message.distance * size + (peer.data_tail & (size - 1))] = message
-                peer.data_tail += 1
-        else:
-            if gpu.inbox_tail - gpu.inbox_head == len(inbox):
-                n_taken = i
-                break
-            inbox[gpu.inbox_tail & mask] = message
-            gpu.inbox_tail += 1
-        if message.kind == codes.LOAD:
-            gpu.n_asked_for += message.signal
+    n_taken = first
+    while n_taken < n_messages and finds_room(gpu, peers, arrivals, inbox, messages[n_taken]):
+        if messages[n_taken].kind == codes.LOAD:
+            gpu.n_asked_for += messages[n_taken].signal
+        n_taken += 1
     note_waiting(gpu, peers)
     return n_taken
+
+
+@kernel
+def finds_room(gpu, peers, arrivals, inbox, message):
+    """Put a message where it waits; return whether there is room."""
+    if not gpu.ingress_port.is_there:
+        if gpu.inbox_tail - gpu.inbox_head == len(inbox):
+            return False
+        inbox[gpu.inbox_tail & (len(inbox) - 1)] = message
+        gpu.inbox_tail += 1
+        return True
+    size = gpu.ingress_port.ring_size
+    peer = peers[message.distance]
+    if message.kind == codes.CREDIT:
+        if peer.credit_tail - peer.credit_head == size:
+            return False
+        arrivals[(len(peers) + message.distance) * size + (peer.credit_tail & (size - 1))] = message
+        peer.credit_tail += 1
+        return True
+    if peer.data_tail - peer.data_head == size:
+        return False
+    arrivals[message.distance * size + (peer.data_tail & (size - 1))] = message
+    peer.data_tail += 1
+    return True
 
 
 @kernel
