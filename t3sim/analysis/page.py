@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from t3sim.analysis.style import Drawing, figure_bytes
+from t3sim.analysis.pictures import Picture
 
 PIXELS_PER_INCH = 140
 
@@ -68,11 +68,10 @@ class EmbeddedFigure(NamedTuple):
     caption: str
 
 
-def embedded(drawing: Drawing, figure_id: str) -> EmbeddedFigure:
-    """Return *drawing* as a part of a page."""
-    width, height = (round(float(inches) * PIXELS_PER_INCH) for inches in drawing.figure.get_size_inches())
-    content = base64.b64encode(figure_bytes(drawing.figure, "svg")).decode()
-    return EmbeddedFigure(figure_id, content, width, height, drawing.caption)
+def embedded(picture: Picture, figure_id: str) -> EmbeddedFigure:
+    """Return *picture*, which was written as SVG, as a part of a page."""
+    width, height = (round(inches * PIXELS_PER_INCH) for inches in picture.inches)
+    return EmbeddedFigure(figure_id, base64.b64encode(picture.files["svg"]).decode(), width, height, picture.caption)
 
 
 def number_text(value: float, digits: int = 1) -> str:

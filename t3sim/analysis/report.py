@@ -13,6 +13,7 @@ from t3sim.analysis.figures import check_figure_names, draw_figures
 from t3sim.analysis.findings import StrategySummary, count, sentences, strategy_summaries
 from t3sim.analysis.folder import EXPERIMENT_NAME, Results
 from t3sim.analysis.page import Cell, Column, ExtraTable, Table, number_text
+from t3sim.analysis.pictures import picture_of
 from t3sim.analysis.strategies import availability
 from t3sim.analysis.style import save, strategy_colour
 from t3sim.analysis.table import grouped, machine_base, workload_name
@@ -75,7 +76,10 @@ def section_of(results: Results, number: int) -> dict[str, Any]:
         results, results.figures, on_missing=lambda name, error: notes.append(f"No figure {name}: {error}")
     )
     prefix = f"figure-{number}-"
-    figures = [page.embedded(one, f"{prefix}{name}{one.suffix}") for name, drawings in drawn for one in drawings]
+    figures = [
+        page.embedded(picture_of(drawing, ["svg"]), f"{prefix}{name}{drawing.suffix}")
+        for name, drawings in drawn for drawing in drawings
+    ]  # fmt: skip
     accounts: list[PhaseAccounts] = []
     try:
         accounts = accounts_of(results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import cycle, product
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
+from t3sim.analysis.pictures import Plot
 from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, mark, new_figure
 from t3sim.analysis.validation import SIMULATED, Validation, plain
 
@@ -55,13 +57,18 @@ SCATTERS = (
 )  # fmt: skip
 
 
-def scatter_drawings(validation: Validation) -> Iterator[tuple[str, Drawing]]:
-    """Yield name and drawing of each scatter plot that has points."""
+def plots_of(validation: Validation) -> list[Plot]:
+    """Return the figures of a validation."""
+    return [*scatter_plots(validation), *tile_plots(validation)]
+
+
+def scatter_plots(validation: Validation) -> Iterator[Plot]:
+    """Yield each scatter plot that has points."""
     simulated = validation.points[validation.points["status"] == SIMULATED]
     for scatter in SCATTERS:
         members = simulated[(simulated["kind"] == scatter.kind) & (simulated["unit"] == scatter.unit)]
         if ((members["measured"] > 0) & (members["simulated"] > 0)).any():
-            yield scatter.name, drawn(scatter, members)
+            yield Plot(scatter.name, partial(drawn, scatter, members))
 
 
 def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
@@ -164,13 +171,13 @@ def _logarithmic(axes: Axes, low: float, high: float, which: str) -> None:
 TIMELINE = ["file", "model", "sublayer", "tp", "m", "n", "k", "kernel"]
 
 
-def tile_drawings(validation: Validation) -> Iterator[tuple[str, Drawing]]:
-    """Yield name and drawing of each recorded timeline that was simulated."""
+def tile_plots(validation: Validation) -> Iterator[Plot]:
+    """Yield each recorded timeline that was simulated."""
     tiles = validation.tiles
     timelines = tiles.groupby(TIMELINE, sort=False) if len(tiles) else ()
     simulated = [(key, of) for key, of in timelines if of["simulated_start_ns"].notna().all()]
     for number, (key, of) in enumerate(simulated, start=1):
-        yield f"tiles-{number}", tiles_drawn(dict(zip(TIMELINE, key, strict=True)), of)
+        yield Plot(f"tiles-{number}", partial(tiles_drawn, dict(zip(TIMELINE, key, strict=True)), of))
 
 
 def tiles_drawn(key: dict[str, Any], tiles: pd.DataFrame) -> Drawing:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from t3sim import __version__
 from t3sim.analysis.page import Cell, Column, Table, embedded, flat_manifest, manifest_text, rendered
-from t3sim.analysis.style import Drawing, journal_style, save
+from t3sim.analysis.pictures import Picture, pictures_of
 from t3sim.analysis.validation import (
     SIMULATED,
     SUMMARY_TITLES,
@@ -23,9 +23,9 @@ from t3sim.analysis.validation import (
     unused,
     verdict_of,
 )
-from t3sim.analysis.validation_figures import scatter_drawings, tile_drawings
+from t3sim.analysis.validation_figures import plots_of
 from t3sim.analysis.winners import COLUMNS, WINNERS_NAME, cases_of, winner_sentences, winner_texts, winners_csv
-from t3sim.files import publish
+from t3sim.files import prepare_folder, publish
 
 REPORT_NAME, MARKDOWN_NAME, FIGURES_NAME = "report.html", "report.md", "figures"
 N_WORST = 10
@@ -51,18 +51,25 @@ _NUMBERS = frozenset({*SUMMARY_TITLES[2:11], *_COVERAGE_TITLES[1:], "measured", 
 _LEFT_OUT_IF_EMPTY = ("errors-all", "winners", "reasons")
 
 
-def write_report(folder: Path, validation: Validation) -> list[Path]:
-    """Write page, Markdown, ``winners.csv`` if there are any, and figures into *folder*; return the files."""
-    with journal_style():
-        drawings = [*scatter_drawings(validation), *tile_drawings(validation)]
-    parts = parts_of(validation)
-    texts = {REPORT_NAME: report_html(validation, drawings, parts), MARKDOWN_NAME: report_markdown(validation, parts)}
-    contents = {name: text.encode() for name, text in texts.items()}
-    cases = cases_of(validation)
+def write_report(folder: Path, validation: Validation, n_processes: int = 1) -> list[Path]:
+    """Write page, Markdown, ``winners.csv`` if there are any, and figures into *folder*; return the files.
+
+    So many processes draw the figures.
+    """
+    plots = plots_of(validation)
+    with pictures_of(plots, n_processes) as drawn:
+        parts = parts_of(validation)
+        markdown = report_markdown(validation, parts)
+        cases = cases_of(validation)
+        pictures = {plot.name: picture for plot, picture in zip(plots, drawn(), strict=True)}
+    contents = {REPORT_NAME: report_html(validation, pictures, parts).encode(), MARKDOWN_NAME: markdown.encode()}
     contents |= {WINNERS_NAME: winners_csv(cases)} if cases else {}
+    for name, picture in pictures.items():
+        contents |= {f"{FIGURES_NAME}/{name}.{kind}": picture.files[kind] for kind in ("pdf", "png")}
+    if pictures:
+        prepare_folder(folder / FIGURES_NAME)
     publish({folder / name: content for name, content in contents.items()})
-    figures = [path for name, drawing in drawings for path in save([drawing], folder / FIGURES_NAME / name)]
-    return [*(folder / name for name in contents), *figures]
+    return [folder / name for name in contents]
 
 
 def sentences(validation: Validation) -> list[str]:
@@ -121,7 +128,7 @@ def parts_of(validation: Validation) -> dict[str, Part]:
 
 
 def report_html(
-    validation: Validation, drawings: Sequence[tuple[str, Drawing]], parts: Mapping[str, Part] | None = None
+    validation: Validation, pictures: Mapping[str, Picture], parts: Mapping[str, Part] | None = None
 ) -> str:
     """Return the page; it needs no network and no other file.  *parts* are its tables, if they are there already."""
     parts = parts_of(validation) if parts is None else parts
@@ -134,7 +141,7 @@ def report_html(
         reading=READING,
         tables={name: _table(name, part) for name, part in parts.items()},
         published=PUBLISHED,
-        figures=[embedded(drawing, f"figure-{name}") for name, drawing in drawings],
+        figures=[embedded(picture, f"figure-{name}") for name, picture in pictures.items()],
         provenance=provenance(validation),
     )
 

@@ -95,6 +95,7 @@ def validate(
     from t3sim.files import publish
     from t3sim.measurements.samples import read_measurements
     from t3sim.results.manifest import MANIFEST_NAME
+    from t3sim.system.threads import n_cores
     from t3sim.validation import predictions as freezing
     from t3sim.validation.points import Points, compared, read_calibration, simulations_of
     from t3sim.validation.simulation import outcomes_of
@@ -152,7 +153,7 @@ def validate(
             contents[directory / freezing.CSV_NAME] = freezing.predictions_csv(found.folder, before)
         publish(contents)
         validation = read_validation(directory)
-        written = write_report(directory, validation)
+        written = write_report(directory, validation, jobs or n_cores())
     if frozen_ones is not None:
         show_errors(freezing.title_of(frozen_ones, before, spec), freezing.TITLES, freezing.error_rows(before))
     title = "Simulated against measured, points that the machine was not fitted to"

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from t3sim.analysis.pictures import picture_of
 from t3sim.analysis.validation import (
     GROUPS,
     SMALLEST_ERROR,
@@ -26,7 +27,7 @@ from t3sim.analysis.validation import (
     summary_of,
     summary_texts,
 )
-from t3sim.analysis.validation_figures import scatter_drawings, tile_drawings
+from t3sim.analysis.validation_figures import plots_of, scatter_plots, tile_plots
 from t3sim.analysis.validation_report import markdown_table, report_html, report_markdown, write_report
 from t3sim.errors import InputDataError
 
@@ -189,25 +190,26 @@ class TestReport:
 
     def test_page_and_markdown_have_the_same_tables(self, folder: Path) -> None:
         validation = read_validation(folder)
-        page, text = report_html(validation, []), report_markdown(validation)
+        page, text = report_html(validation, {}), report_markdown(validation)
         for row in summary_texts(validation):
             assert f"| {' | '.join(row)} |" in text
             for cell in row:
                 assert cell in page.replace("&lt;", "<")
 
     def test_every_point_is_in_the_page(self, folder: Path) -> None:
-        page = report_html(read_validation(folder), [])
+        page = report_html(read_validation(folder), {})
         table = page.partition('<table id="all-points"')[2].partition("</table>")[0]
         assert table.count("<tr>") == len(POINTS) + 1
 
     def test_reasons_are_given_and_escaped(self, folder: Path) -> None:
-        page = report_html(read_validation(folder), [])
+        page = report_html(read_validation(folder), {})
         assert "kernel &lt;tiled&gt;" in page
         assert "the ring hangs" in page
         assert "<h200>" not in page
 
     def test_needs_no_network(self, folder: Path) -> None:
-        page = report_html(read_validation(folder), list(scatter_drawings(read_validation(folder)))[:1])
+        validation = read_validation(folder)
+        page = report_html(validation, {"gemm": picture_of(plots_of(validation)[1].draw(), ["svg"])})
         assert not re.search(r"(src|href)=\"(?!data:|#)", page)
         assert "default-src 'none'" in page
 
@@ -247,11 +249,11 @@ def numbers_wrong_in(text: str, folder: Path) -> list[str]:
 
 class TestFigures:
     def test_a_scatter_for_each_kind_that_was_simulated(self, folder: Path) -> None:
-        names = [name for name, _ in scatter_drawings(read_validation(folder))]
+        names = [name for name, _ in scatter_plots(read_validation(folder))]
         assert names == ["collectives", "gemm", "concurrent-times", "concurrent-slowdowns", "tiles"]
 
     def test_axes_have_units_and_all_points(self, folder: Path) -> None:
-        drawings = dict(scatter_drawings(read_validation(folder)))
+        drawings = {name: draw() for name, draw in scatter_plots(read_validation(folder))}
         equal, errors = drawings["collectives"].figure.axes
         assert (equal.get_xlabel(), equal.get_ylabel()) == ("measured (µs)", "simulated (µs)")
         assert (errors.get_xlabel(), errors.get_ylabel()) == ("array (MB)", "error (%)")
@@ -262,13 +264,14 @@ class TestFigures:
 
     def test_what_is_zero_is_said_and_not_drawn(self, folder: Path) -> None:
         write_tables(folder, [*POINTS[5:7], {**point("gemm", 9, 5.0, 5.0), "measured": 0.0, "error": None}])
-        [(_, drawing)] = scatter_drawings(read_validation(folder))
+        [(_, draw)] = scatter_plots(read_validation(folder))
+        drawing = draw()
         assert "2 points" in drawing.caption
         assert drawing.caption.endswith("1 more are zero and not shown.")
 
     def test_recorded_and_simulated_tiles_share_one_scale(self, folder: Path) -> None:
-        [(name, drawing)] = tile_drawings(read_validation(folder))
-        recorded, simulated = drawing.figure.axes
+        [(name, draw)] = tile_plots(read_validation(folder))
+        recorded, simulated = draw().figure.axes
         assert name == "tiles-1"
         assert recorded.get_xlim() == simulated.get_xlim()
         assert [len(axes.collections) for axes in (recorded, simulated)] == [2, 2]

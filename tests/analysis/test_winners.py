@@ -97,6 +97,6 @@ def test_the_table_has_a_line_for_each_case_and_the_report_has_it_too(tmp_path: 
     assert (row["ways"], row["measured_us"]) == ("sequential;flux-push;async-tp", "115.00;100.00;104.00")
     assert (row["fastest"], row["named"], row["gap"], row["verdict"]) == ("flux-push", "async-tp", "0.0400", "wrong")
     validation = read_validation(tmp_path)
-    for text in (report_markdown(validation), report_html(validation, [])):
+    for text in (report_markdown(validation), report_html(validation, {})):
         assert "The fastest of several ways" in text
         assert "0 of 1 operators" in text

@@ -32,8 +32,7 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def validate(phases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Validate:
     """Call the command for a machine of tests; return its exit code."""
-    monkeypatch.setattr(validation_report, "scatter_drawings", lambda _: ())
-    monkeypatch.setattr(validation_report, "tile_drawings", lambda _: ())
+    monkeypatch.setattr(validation_report, "plots_of", lambda _: [])
 
     def call(folder: Path, *more: str | Path) -> int:
         overrides = [part for change in CHANNELS for part in ("-s", change)]

@@ -1,0 +1,76 @@
+"""Figures that several processes draw are those that one draws, whatever happens to the others."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from functools import partial
+
+import pytest
+
+from t3sim.analysis import pictures
+from t3sim.analysis.pictures import Plot, picture_of, pictures_of
+from t3sim.analysis.style import Drawing, new_figure
+
+pytestmark = pytest.mark.usefixtures("few_are_many")
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "MANY", 2)
+
+
+def is_elsewhere() -> bool:
+    return multiprocessing.parent_process() is not None
+
+
+def a_line(height: float, *, dies: bool = False, fails: bool = False) -> Drawing:
+    """A figure; in another process it can be the last thing that this does."""
+    if dies and is_elsewhere():
+        os._exit(1)
+    if fails:
+        raise ValueError("nothing to draw")
+    figure = new_figure(1, 1.0)
+    figure.subplots().plot([0.0, height])
+    return Drawing(figure, f"up to {height}")
+
+
+PLOTS = [Plot(f"line-{height}", partial(a_line, height)) for height in (1.0, 2.0, 3.0, 4.0)]
+
+
+def drawn(plots: list[Plot], n_processes: int) -> list[pictures.Picture]:
+    with pictures_of(plots, n_processes) as all_of_them:
+        return all_of_them()
+
+
+def test_are_the_same_in_the_same_order_whoever_draws_them() -> None:
+    alone = drawn(PLOTS, 1)
+    assert [picture.caption for picture in alone] == ["up to 1.0", "up to 2.0", "up to 3.0", "up to 4.0"]
+    assert drawn(PLOTS, 3) == alone
+
+
+def where() -> Drawing:
+    return Drawing(a_line(1.0).figure, "elsewhere" if is_elsewhere() else "here")
+
+
+def test_every_process_draws_as_many() -> None:
+    captions = [picture.caption for picture in drawn([Plot("where", where)] * 6, 3)]
+    assert captions == ["here", "elsewhere", "elsewhere"] * 2
+
+
+def test_what_a_process_that_was_killed_had_is_drawn_here() -> None:
+    killed = [PLOTS[0], Plot("line-2", partial(a_line, 2.0, dies=True)), *PLOTS[2:]]
+    assert drawn(killed, 2) == drawn(PLOTS, 1)
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_an_error_is_raised_wherever_it_was(place: int) -> None:
+    wrong = [*PLOTS]
+    wrong[place] = Plot("wrong", partial(a_line, 1.0, fails=True))
+    with pytest.raises(ValueError, match="nothing to draw"):
+        drawn(wrong, 2)
+
+
+def test_all_kinds_have_one_layout() -> None:
+    first = picture_of(a_line(1.0), ["svg", "png"]).files["png"]
+    assert picture_of(a_line(1.0), ["svg", "pdf", "png"]).files["png"] == first
