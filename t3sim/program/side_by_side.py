@@ -17,7 +17,9 @@ from t3sim.workload.tiling import output_pitch_bytes
 # How often the longer of the two runs, by how many times longer it is at least: the times of one that is about as
 # long as the other depend on how their ends fall together, which varies from round to round.
 ROUNDS = {6.0: 1, 3.0: 2, 1.5: 3, 1.0: 4}
-SPARE = 1.3  # how much longer the shorter kernels go on than they would alone, so that they last to the end
+# How many more of the shorter kernels there are than last as long alone: the longer one, slowed down by them, must not
+# come to its end beside nothing.  Those that are too many are never begun.
+SPARE = 3.0
 
 
 def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:

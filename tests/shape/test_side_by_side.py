@@ -13,7 +13,7 @@ from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.kernel import codes
 from t3sim.program.operator import Operator
-from t3sim.program.side_by_side import ROUNDS, SPARE, kernels_for, side_by_side_part
+from t3sim.program.side_by_side import ROUNDS, kernels_for, side_by_side_part
 from t3sim.workload.tiling import make_tile_trace, resident_workgroups
 from tests.kernel.small import mirrored
 
@@ -94,13 +94,13 @@ def test_a_persistent_kernel_has_one_workgroup_for_each_compute_unit() -> None:
 
 
 def test_the_longer_one_runs_the_more_often_the_closer_they_are() -> None:
-    """And the other one so often that it goes on until the end, also if both take SPARE times as long as alone."""
-    assert kernels_for(100, 100) == (4, 6)
-    assert kernels_for(100, 151) == (6, 3)
-    assert kernels_for(1000, 100) == (1, 13)
+    """And the other one so often that it goes on until the end: on H200s reduce-scatters took up to 2.9 times as long."""
+    assert kernels_for(100, 100) == (4, 12)
+    assert kernels_for(100, 151) == (14, 3)
+    assert kernels_for(1000, 100) == (1, 30)
     for gemm, collective in ((100, 100), (100, 350), (900, 140), (10, 990)):
         n_gemms, n_collectives = kernels_for(gemm, collective)
         longer = max(gemm, collective)
         rounds, company = (n_gemms, n_collectives) if gemm == longer else (n_collectives, n_gemms)
         assert rounds in ROUNDS.values()
-        assert company * min(gemm, collective) >= SPARE * rounds * longer
+        assert company * min(gemm, collective) >= 2.9 * rounds * longer
