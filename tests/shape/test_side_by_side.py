@@ -94,7 +94,7 @@ def test_a_persistent_kernel_has_one_workgroup_for_each_compute_unit() -> None:
 
 
 def test_the_longer_one_runs_the_more_often_the_closer_they_are() -> None:
-    """And the other one so often that it goes on until the end: on H200s reduce-scatters took up to 2.9 times as long."""
+    """And the other one so often that it goes on until the end: they took up to 2.9 times as long on H200s."""
     assert kernels_for(100, 100) == (4, 12)
     assert kernels_for(100, 151) == (14, 3)
     assert kernels_for(1000, 100) == (1, 30)
