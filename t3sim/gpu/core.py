@@ -399,8 +399,8 @@ class GpuCore:
 def hot_parts(core: GpuCore) -> Iterator[NDArray[np.uint8]]:
     """Yield views of the record of *core*, a byte of each line of the host's caches.
 
-    Of each channel what lies in front of its DRAM queue, and as many entries of that as it has for each direction; the
-    compute units; the tags of a small L2.
+    Of each channel what lies in front of its DRAM queue, as many entries of that as it has for each direction, and the
+    stream queues, which are rings; the compute units; the tags of a small L2.
     """
     record, gpu, machine = core.state.dtype, core.gpu, core.machine
     whole: NDArray[np.uint8] = core.state.view(np.ndarray).view(np.uint8)
@@ -416,6 +416,10 @@ def hot_parts(core: GpuCore) -> Iterator[NDArray[np.uint8]]:
     yield channels[:, : first + machine.memory.queue.entries * entry : CACHE_LINE]
     begin = of_writes // CACHE_LINE * CACHE_LINE
     yield channels[:, begin : of_writes + machine.memory.queue.for_writes * entry : CACHE_LINE]
+    first, request = int(channel.fields["requests"][1]), int(channel["requests"].base.itemsize)
+    for of_class in range(int(gpu.channels["n_classes"][0])):
+        begin = (first + of_class * core.layout.stream_queue_entries * request) // CACHE_LINE * CACHE_LINE
+        yield channels[:, begin : begin + (int(gpu.channels["ring_mask"][0]) + 1) * request : CACHE_LINE]
     yield rows("compute_units", core.used.n_compute_units)[:, ::CACHE_LINE]
     l2 = record["l2"]
     n_tags = int(gpu.l2.n_banks * gpu.l2.sets_per_bank * gpu.l2.associativity)
