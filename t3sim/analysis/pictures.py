@@ -13,7 +13,7 @@ from typing import NamedTuple
 from t3sim.analysis.style import Drawing, figure_bytes, journal_style
 
 KINDS = ("svg", "pdf", "png")
-MANY = 8  # figures: each takes half a second, a process one to start
+PER_PROCESS = 4  # figures at least: each takes half a second, a process one to start
 
 
 class Picture(NamedTuple):
@@ -45,15 +45,14 @@ def picture_of(drawing: Drawing, kinds: Iterable[str] = KINDS) -> Picture:
 def pictures_of(plots: Sequence[Plot], n_processes: int) -> Iterator[Callable[[], list[Picture]]]:
     """Draw *plots*, and give what returns their pictures when all are there.
 
-    If there are many, each of *n_processes* draws as many: the others begin at once, this one when it is asked for the
-    pictures.
+    Up to *n_processes* draw, each as many: the others begin at once, this one when it is asked for the pictures.  It
+    draws all where there are few, or where the system has no other processes.
     """
-    if n_processes < 2 or len(plots) < MANY:
+    n_processes = min(n_processes, len(plots) // PER_PROCESS)
+    pool = _others(n_processes - 1)
+    if pool is None:
         yield lambda: list(map(_drawn, plots))
         return
-    # The user's interrupt is for this process, which then ends the others.
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    pool = ProcessPoolExecutor(n_processes - 1, get_context("spawn"), initializer=signal.signal, initargs=ignore)
     try:
         elsewhere = {i: pool.submit(_drawn, plot) for i, plot in enumerate(plots) if i % n_processes}
         own = {i: plot for i, plot in enumerate(plots) if i not in elsewhere}
@@ -65,6 +64,18 @@ def pictures_of(plots: Sequence[Plot], n_processes: int) -> Iterator[Callable[[]
         yield all_of_them
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _others(n: int) -> ProcessPoolExecutor | None:
+    """Return *n* other processes; None if that is none, or the system has no semaphores for them."""
+    # The user's interrupt is for this process, which then ends the others.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    try:
+        return (
+            ProcessPoolExecutor(n, get_context("spawn"), initializer=signal.signal, initargs=ignore) if n > 0 else None
+        )
+    except (OSError, NotImplementedError):
+        return None
 
 
 def _drawn(plot: Plot) -> Picture:
