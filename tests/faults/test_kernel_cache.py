@@ -445,6 +445,13 @@ class TestPlaces:
             os.umask(before)
         assert [place.stat().st_mode & 0o777 for place in (folder, *folder.parents[:2])] == [0o700] * 3
 
+    def test_an_empty_name_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The cache was put into the folder that the command was started in."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("T3SIM_CACHE_DIR", "")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+        assert _jit.cache_directory() == tmp_path / "own" / "t3sim" / _jit.source_digest()
+
     @pytest.mark.parametrize("what", ["another owner", "no right to write", "no home folder"])
     def test_folder_of_somebody_else(self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Root may write anywhere, so the system's answers are replaced."""

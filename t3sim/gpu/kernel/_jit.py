@@ -59,7 +59,7 @@ def cache_directory():
     """Return the folder of the compiled code for these sources; None, with a warning, if there is no safe one."""
     try:
         root = os.environ.get("T3SIM_CACHE_DIR")
-        if root is None:
+        if not root:  # an empty one is none: it would be wherever the user is
             base = os.environ.get("XDG_CACHE_HOME")
             root = (Path(base) if base else Path.home() / ".cache") / "t3sim"
         folder = (Path(root) / source_digest()).resolve()  # a link could be changed later
