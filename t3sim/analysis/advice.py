@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.patches import Patch, Rectangle
 
 from t3sim.analysis import style
+from t3sim.analysis.pictures import save
 from t3sim.analysis.style import MARKERS, QUIET_COLOUR, VALUE_SIZE, Drawing
 
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999", "#444444")
@@ -40,7 +41,7 @@ def draw_advice(folder: Path) -> list[Path]:
     advice, candidates, exposed = tables
     with style.journal_style():
         drawings = {"map": map_of(advice), "exposed": exposed_time(advice, exposed), "parameters": curves(candidates)}
-    return [path for name, one in drawings.items() if one is not None for path in style.save([one], folder / name)]
+    return [path for name, one in drawings.items() if one is not None for path in save([one], folder / name)]
 
 
 def names_of(table: pd.DataFrame) -> pd.Series[str]:

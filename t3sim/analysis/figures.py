@@ -86,7 +86,7 @@ def figures_of(
     ``InputDataError`` for results that cannot be read.
     """
     from t3sim.analysis.folder import read_folder
-    from t3sim.analysis.style import save
+    from t3sim.analysis.pictures import save
 
     results = read_folder(folder)
     wanted = list(names or results.figures)

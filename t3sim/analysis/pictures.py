@@ -1,18 +1,25 @@
-"""Figures as files, drawn by several processes where there are many of them."""
+"""Figures as files: the bytes of each kind, in one layout; drawn by several processes where there are many."""
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from t3sim.analysis.style import Drawing, figure_bytes, journal_style
+from t3sim.analysis.style import Drawing, journal_style
+from t3sim.files import prepare_folder, publish
 
-KINDS = ("svg", "pdf", "png")
+if TYPE_CHECKING:  # a second of imports, which only what draws needs
+    from matplotlib.figure import Figure
+
+OF_PAGE, OF_FOLDER = ("svg",), ("pdf", "png")
+PNG_DPI = 200
 PER_PROCESS = 4  # figures at least: each takes half a second, a process one to start
 
 
@@ -31,7 +38,16 @@ class Plot(NamedTuple):
     draw: Callable[[], Drawing]
 
 
-def picture_of(drawing: Drawing, kinds: Iterable[str] = KINDS) -> Picture:
+def figure_bytes(figure: Figure, kind: str) -> bytes:
+    """The figure as ``pdf``, ``png`` or ``svg``: the same results give the same bytes."""
+    changing: dict[str, Any] = {"pdf": ["CreationDate"], "png": ["Software"], "svg": ["Date", "Creator"]}
+    buffer = io.BytesIO()
+    with journal_style():
+        figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=dict.fromkeys(changing[kind]))
+    return buffer.getvalue()
+
+
+def picture_of(drawing: Drawing, kinds: Iterable[str] = (*OF_PAGE, *OF_FOLDER)) -> Picture:
     """Return *drawing* as files of these *kinds*, laid out for the first of them."""
     files = {}
     for kind in kinds:
@@ -39,6 +55,19 @@ def picture_of(drawing: Drawing, kinds: Iterable[str] = KINDS) -> Picture:
         drawing.figure.set_layout_engine("none")  # a layout that is found again differs a little, and takes as long
     width, height = map(float, drawing.figure.get_size_inches())
     return Picture(drawing.caption, (width, height), files)
+
+
+def save(drawings: Iterable[Drawing], stem: Path) -> list[Path]:
+    """Publish each drawing as ``stem.pdf`` and ``stem.png`` with its tables as CSV; return the files."""
+    prepare_folder(stem.parent)
+    contents: dict[Path, bytes] = {}
+    for drawing in drawings:
+        for kind, content in picture_of(drawing, OF_FOLDER).files.items():
+            contents[stem.with_name(f"{stem.name}{drawing.suffix}.{kind}")] = content
+        for name, table in drawing.tables.items():
+            contents[stem.with_name(f"{name}.csv")] = table.to_csv(index=False, lineterminator="\n").encode()
+    publish(contents)
+    return list(contents)
 
 
 @contextmanager
@@ -68,12 +97,12 @@ def pictures_of(plots: Sequence[Plot], n_processes: int) -> Iterator[Callable[[]
 
 def _others(n: int) -> ProcessPoolExecutor | None:
     """Return *n* other processes; None if that is none, or the system has no semaphores for them."""
+    if n < 1:
+        return None
     # The user's interrupt is for this process, which then ends the others.
     ignore = (signal.SIGINT, signal.SIG_IGN)
     try:
-        return (
-            ProcessPoolExecutor(n, get_context("spawn"), initializer=signal.signal, initargs=ignore) if n > 0 else None
-        )
+        return ProcessPoolExecutor(n, get_context("spawn"), initializer=signal.signal, initargs=ignore)
     except (OSError, NotImplementedError):
         return None
 

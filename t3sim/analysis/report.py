@@ -13,9 +13,9 @@ from t3sim.analysis.figures import check_figure_names, draw_figures
 from t3sim.analysis.findings import StrategySummary, count, sentences, strategy_summaries
 from t3sim.analysis.folder import EXPERIMENT_NAME, Results
 from t3sim.analysis.page import Cell, Column, ExtraTable, Table, number_text
-from t3sim.analysis.pictures import picture_of
+from t3sim.analysis.pictures import OF_PAGE, picture_of, save
 from t3sim.analysis.strategies import availability
-from t3sim.analysis.style import save, strategy_colour
+from t3sim.analysis.style import strategy_colour
 from t3sim.analysis.table import grouped, machine_base, workload_name
 from t3sim.analysis.waits import PhaseAccounts, accounts_of
 from t3sim.errors import InputDataError
@@ -77,7 +77,7 @@ def section_of(results: Results, number: int) -> dict[str, Any]:
     )
     prefix = f"figure-{number}-"
     figures = [
-        page.embedded(picture_of(drawing, ["svg"]), f"{prefix}{name}{drawing.suffix}")
+        page.embedded(picture_of(drawing, OF_PAGE), f"{prefix}{name}{drawing.suffix}")
         for name, drawings in drawn for drawing in drawings
     ]  # fmt: skip
     accounts: list[PhaseAccounts] = []

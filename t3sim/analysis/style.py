@@ -6,17 +6,14 @@ meaning, order, markers or line styles carry it too.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
 from t3sim.analysis.strategies import Strategy
-from t3sim.files import prepare_folder, publish
 
 if TYPE_CHECKING:  # a second of imports, which only what draws needs
     from matplotlib.artist import Artist
@@ -25,7 +22,6 @@ if TYPE_CHECKING:  # a second of imports, which only what draws needs
     from matplotlib.lines import Line2D
 
 WIDTHS = {1: 3.5, 2: 7.2}  # inches of one and of two columns of a journal
-PNG_DPI = 200
 VALUE_SIZE = 6.0  # points, of a value written beside its mark
 SMALL_VALUE_SIZE = 4.5
 
@@ -164,26 +160,3 @@ def _legend_columns(handles: Sequence[Artist], figure: Figure | None) -> int:
     longest = max(len(str(handle.get_label())) for handle in handles)
     width_inches = figure.get_figwidth() if figure is not None else WIDTHS[1]
     return max(1, min(len(handles), int(72 * (width_inches - 0.5) / (3.6 * longest + 20))))
-
-
-def figure_bytes(figure: Figure, kind: str) -> bytes:
-    """The figure as ``pdf``, ``png`` or ``svg``: the same results give the same bytes."""
-    changing: dict[str, Any] = {"pdf": ["CreationDate"], "png": ["Software"], "svg": ["Date", "Creator"]}
-    buffer = io.BytesIO()
-    with journal_style():
-        figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=dict.fromkeys(changing[kind]))
-    return buffer.getvalue()
-
-
-def save(drawings: Iterable[Drawing], stem: Path) -> list[Path]:
-    """Publish each drawing as ``stem.pdf`` and ``stem.png`` with its tables as CSV; return the files."""
-    prepare_folder(stem.parent)
-    contents: dict[Path, bytes] = {}
-    for drawing in drawings:
-        for kind in ("pdf", "png"):
-            path = stem.with_name(f"{stem.name}{drawing.suffix}.{kind}")
-            contents[path] = figure_bytes(drawing.figure, kind)
-        for name, table in drawing.tables.items():
-            contents[stem.with_name(f"{name}.csv")] = table.to_csv(index=False, lineterminator="\n").encode()
-    publish(contents)
-    return list(contents)

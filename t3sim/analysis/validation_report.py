@@ -10,7 +10,7 @@ import pandas as pd
 
 from t3sim import __version__
 from t3sim.analysis.page import Cell, Column, Table, embedded, flat_manifest, manifest_text, rendered
-from t3sim.analysis.pictures import Picture, pictures_of
+from t3sim.analysis.pictures import OF_FOLDER, Picture, pictures_of
 from t3sim.analysis.validation import (
     SIMULATED,
     SUMMARY_TITLES,
@@ -65,7 +65,7 @@ def write_report(folder: Path, validation: Validation, n_processes: int = 1) -> 
     contents = {REPORT_NAME: report_html(validation, pictures, parts).encode(), MARKDOWN_NAME: markdown.encode()}
     contents |= {WINNERS_NAME: winners_csv(cases)} if cases else {}
     for name, picture in pictures.items():
-        contents |= {f"{FIGURES_NAME}/{name}.{kind}": picture.files[kind] for kind in ("pdf", "png")}
+        contents |= {f"{FIGURES_NAME}/{name}.{kind}": picture.files[kind] for kind in OF_FOLDER}
     if pictures:
         prepare_folder(folder / FIGURES_NAME)
     publish({folder / name: content for name, content in contents.items()})

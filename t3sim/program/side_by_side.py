@@ -18,7 +18,8 @@ from t3sim.workload.tiling import output_pitch_bytes
 # long as the other depend on how their ends fall together, which varies from round to round.
 ROUNDS = {6.0: 1, 3.0: 2, 1.5: 3, 1.0: 4}
 # How many more of the shorter kernels there are than last as long alone: the longer one, slowed down by them, must not
-# come to its end beside nothing.  Those that are too many are never begun.
+# come to its end beside nothing.  A reduce-scatter took up to 2.95 times as long (validation/h200/two-gpus).  Those
+# that are too many are never begun.
 SPARE = 3.0
 
 

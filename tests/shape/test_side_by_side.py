@@ -94,7 +94,7 @@ def test_a_persistent_kernel_has_one_workgroup_for_each_compute_unit() -> None:
 
 
 def test_the_longer_one_runs_the_more_often_the_closer_they_are() -> None:
-    """And the other one so often that it goes on until the end: they took up to 2.9 times as long on H200s."""
+    """And the other one so often that it goes on until the end: they took up to 2.95 times as long on H200s."""
     assert kernels_for(100, 100) == (4, 12)
     assert kernels_for(100, 151) == (14, 3)
     assert kernels_for(1000, 100) == (1, 30)
@@ -103,4 +103,4 @@ def test_the_longer_one_runs_the_more_often_the_closer_they_are() -> None:
         longer = max(gemm, collective)
         rounds, company = (n_gemms, n_collectives) if gemm == longer else (n_collectives, n_gemms)
         assert rounds in ROUNDS.values()
-        assert company * min(gemm, collective) >= 2.9 * rounds * longer
+        assert company * min(gemm, collective) >= 2.95 * rounds * longer
