@@ -48,6 +48,11 @@ def test_what_every_window_looks_at_is_read() -> None:
         at += 2 * core.layout.n_dram_banks * size  # the ends of the lists
         assert lines_of(begin + at, queue.entries * size) <= read
         assert lines_of(begin + at + core.layout.queue_entries * size, queue.for_writes * size) <= read
+        at, requests = place(channels.base, "requests")
+        size, channel = requests.base.itemsize, core.gpu.channels[number]
+        for stream in range(int(channel.n_classes)):
+            queue_at = begin + at + stream * core.layout.stream_queue_entries * size
+            assert lines_of(queue_at, (int(channel.ring_mask) + 1) * size) <= read, stream
     first, units = place(core.state.dtype, "compute_units")
     assert lines_of(first, units.base.itemsize * spec.gpu.n_compute_units) <= read
     first, l2 = place(core.state.dtype, "l2")
