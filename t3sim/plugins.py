@@ -9,7 +9,7 @@ from t3sim.gpu.kernel.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
 from t3sim.gpu.kernel.memory_controller import head_arrival, head_is_ready
 from t3sim.overlap import strategy
 from t3sim.overlap.t3 import fused_program
-from t3sim.program.kernels import copies, gemm, program, ring, row_granules, tile_offsets, total
+from t3sim.program.kernels import copies, gemm, program, ring, row_granules, summed, tile_offsets, total, whole_tiles
 from t3sim.program.operations import (
     CACHED,
     STEP,
@@ -39,5 +39,6 @@ __all__ = [
     "ChannelView", "Content", "Forward", "Gemm", "Memory", "Moves", "Operator", "Parameter", "Part", "Plan", "Post",
     "Program", "Stores", "TileWaits", "Tiles", "Wait", "all_gather_part", "copies", "fused_program", "gemm",
     "gemm_part", "head_arrival", "head_is_ready", "in_order", "kernel", "longest", "policy", "program",
-    "reduce_scatter_part", "ring", "row_granules", "strategy", "table", "tile_offsets", "total",
+    "reduce_scatter_part", "ring", "row_granules", "strategy", "summed", "table", "tile_offsets", "total",
+    "whole_tiles",
 ]  # fmt: skip

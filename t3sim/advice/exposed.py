@@ -99,7 +99,7 @@ def _multiplying(run: _Run, *, all_units: bool) -> float:
     unit = gpu.compute_unit
     rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
     n_units = gpu.n_compute_units if all_units else _n_units(run)
-    return float(2 * rows * columns * trace.gemm.k * trace.n_workgroups / rate / n_units)
+    return float(2 * rows * columns * trace.gemm.k * len(trace.whole_tiles) / rate / n_units)
 
 
 def _n_units(run: _Run) -> int:

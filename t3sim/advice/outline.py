@@ -231,12 +231,12 @@ class _Outline:
         unit = gpu.compute_unit
         rows, columns = trace.tiling.workgroup_tile
         n_turns = TURNS if self._resident(one) > 1 else 1
-        flops = 2 * rows * columns * multiplied_k(trace)
+        flops = 2 * rows * columns * multiplied_k(trace) / trace.tiling.split_k
         rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
         multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
         epilogue = (unit.epilogue + trace.tiling.epilogue) * SECOND // gpu.compute_clock
         store_rate = unit.l2_store_bytes_per_cycle * gpu.compute_clock
-        _, _, width = tile_granules(trace, self.granule)
+        _, _, width = tile_granules(trace, self.granule, trace.stored_element_bytes)
         sizes = (trace.workgroups["n_rows"] * width).tolist()  # granules
         stores, waits = one.stores, one.waits
         signal, distance = stores.signal.tolist(), stores.distance.tolist()

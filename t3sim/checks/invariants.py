@@ -24,7 +24,7 @@ from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.gpu.time_accounts import idle_slots, movers, time_accounts, units_of
 from t3sim.program.operations import Gemm
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.tiling import TileTrace
 
 KIND_NAMES = {
     codes.OPERAND_READ: "operand reads",
@@ -324,23 +324,29 @@ def workload_claims(core: GpuCore) -> Iterator[Claim]:
     yield from roofline_claims(core)
 
 
+def _stored_granules(trace: TileTrace, granule: int) -> int:
+    """Return the granules of the output of a GEMM, or of all its partial sums."""
+    return trace.tiling.split_k * trace.gemm.m * -(-trace.gemm.n * trace.stored_element_bytes // granule)
+
+
 def gemm_claims(core: GpuCore) -> Iterator[Claim]:
     """Finished GEMMs: each tile once, each output granule stored along its route once."""
     gpu, tables, gemms = core.gpu, core.tables, core.gemms
     assert core.program is not None
     given = [one.trace for one in core.program.operations if isinstance(one, Gemm)]
     table, tiles = tables.workgroups, tables.tiles
-    elements = core.machine.memory.access // ELEMENT_BYTES
-    size = sum(trace.gemm.m * -(-trace.gemm.n // elements) for trace in given)
+    elements = sum(one.gemm.m * one.gemm.n * one.tiling.split_k for one in given)
+    size = sum(_stored_granules(trace, core.machine.memory.access) for trace in given)
     rows, columns, route = table["n_rows"], table["n_columns"], table["route"]
     loaded = (table["row_until"] - table["row_from"]).clip(0) + (table["column_until"] - table["column_from"]).clip(0)
-    n_slices = tables.operations["n_slices"][table["operation"]]
+    n_slices = table["n_slices"]
     granules_of = granules_by_route(core)
     enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     to_send = int(tiles["n_granules"][tiles["dma_command"] >= 0].sum())
-    lines = int((rows * -(-columns * ELEMENT_BYTES // core.machine.gpu.l2.line))[route == codes.ROUTE_CACHED].sum())
+    element_bytes = tables.operations["element_bytes"][table["operation"]]
+    lines = int((rows * -(-columns * element_bytes // core.machine.gpu.l2.line))[route == codes.ROUTE_CACHED].sum())
     yield from equal("C10", "workgroups", {
-        "output elements of all tiles": (int((rows * columns).sum()), sum(one.gemm.m * one.gemm.n for one in given)),
+        "output elements of all tiles": (int((rows * columns).sum()), elements),
         "tiles that ended": (int((table["end_at"] >= 0).sum()), sum(one.n_workgroups for one in given)),
         "tiles finished": (int(gemms["n_finished"].sum()), sum(one.n_workgroups for one in given)),
         "slices of k multiplied": (int(gpu.n_slices_multiplied), int(n_slices.sum())),
@@ -405,9 +411,12 @@ def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     elapsed = core.kernel_end_at - core.start_at
     gemms = core.gemms
     if len(gemms):
-        per_tile = (gemms["n_slices"] - 1) * gemms["slice_work"] + gemms["last_slice_work"]
+        tiles = core.tables.workgroups
+        of = core.tables.operations[tiles["operation"]]
+        n_full = tiles["n_slices"] - (tiles["last_slice"] < tiles["n_slices"])
+        work = n_full * of["slice_work"] + (tiles["n_slices"] - n_full) * of["last_slice_work"]
         rate = int(gpu.work_per_slot) * core.machine.gpu.n_compute_units
-        multiplying = int((gemms["n_workgroups"] * per_tile).sum()) * int(gpu.slot_ticks) // rate
+        multiplying = int(work.sum()) * int(gpu.slot_ticks) // rate
         yield Claim("B4", "gpu", "time of the matrix work alone", multiplying, elapsed, True)
     columns = channels["n_commands"][:, [codes.RD, codes.WR, codes.UPD]].sum(axis=1)
     transfers = columns * channels["nBL"] * int(gpu.memory_ticks)

@@ -119,7 +119,7 @@ def matrix_pairs(core: GpuCore) -> Pairs:
     rows, columns = trace.tiling.workgroup_tile
     efficiency = round(unit.matrix_efficiency * EFFICIENCY_DIGITS)
     gemm = core.gemms[0]
-    work = int((gemm.n_slices - 1) * gemm.slice_work + gemm.last_slice_work)
+    work = int((gemm.n_slices - 1) * gemm.slice_work + gemm.last_slice_work)  # of all panels
     tiling, k = trace.tiling, trace.gemm.k
     multiplied = -(-k // tiling.k_slice) * tiling.k_slice if tiling.whole_slices else k
     rate = unit.matrix_flops_per_cycle * efficiency * core.machine.gpu.issue_slot

@@ -138,6 +138,7 @@ def show(file: Path, slots: int, access: str) -> None:
     output_bytes = gemm.m * gemm.n * ELEMENT_BYTES
     full, rest = divmod(tiles.n_workgroups, slots)
     last = f", the last with {rest} workgroups" if rest else ""
+    panels = f", in {tiling.split_k} panels" if tiling.split_k > 1 else ""
     lines = {
         "origin": printable(origin),
         "digest": content_digest(tiles),
@@ -145,7 +146,7 @@ def show(file: Path, slots: int, access: str) -> None:
         "workgroups": f"{tiles.n_workgroups} of {height} x {width} elements, {int(clipped.sum())} clipped at the edges",
         "wavefronts": f"{n_wavefronts} of {tiling.wavefront_tile[0]} x {tiling.wavefront_tile[1]} elements,"
         f" {down} x {across} per workgroup",
-        "K loop": f"slices of {tiling.k_slice} elements, {tiling.prefetch_depth} loaded ahead",
+        "K loop": f"slices of {tiling.k_slice} elements, {tiling.prefetch_depth} loaded ahead" + panels,
         "stages": f"{full + bool(rest)} at {slots} workgroup slots{last}",
         "chunks": str(tiles.n_chunks),
     }

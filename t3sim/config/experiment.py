@@ -120,11 +120,29 @@ class TilingSpec(Spec):
     column_major: bool = Field(
         False, description="arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same"
     )
+    split_k: Count = Field(
+        1,
+        description="panels that k is cut into: each has workgroups of its own for every tile, which store partial"
+        " sums in FP32, and a second kernel adds these up; 1: k is not split",
+    )
+    sum_launch: Latency | None = Field(
+        None,
+        description="of the kernel that adds up partial sums, from the end of the GEMM on; none: `gpu.kernel_launch`",
+    )
     lds: Bytes | None = Field(
         None, description="LDS of a workgroup, or all that there is; none: what its slices of operands take"
     )
     group_rows: Count = Field(
         1, description="rows of tiles that are taken together, column by column (Triton: GROUP_SIZE_M); 1: row by row"
+    )
+
+
+class PartialSumsSpec(Spec):
+    """What it takes a compute unit to add up the partial sums of a GEMM whose k is split, as the library sees it."""
+
+    launch: Annotated[Count, Unit("multiply-adds")] = Field(description="as long as the kernel takes that adds nothing")
+    element: Annotated[Count, Unit("multiply-adds")] = Field(
+        description="as long as one of all compute units takes for each partial sum that it adds"
     )
 
 
@@ -134,12 +152,15 @@ class KernelLibrarySpec(Spec):
     operand_cost: Annotated[Count, Unit("multiply-adds")] = Field(
         description="of a compute unit, as long as it takes to load an operand element"
     )
+    partial_sums: PartialSumsSpec | None = Field(
+        None, description="what adding them up takes; none: the library does not split k"
+    )
     kernels: Annotated[dict[str, TilingSpec], Field(min_length=1)] = Field(
         description="each kernel by its name, with the keys of one kernel; `every` has those that all share"
     )
 
     def __hash__(self) -> int:
-        return hash((self.operand_cost, tuple(self.kernels.items())))
+        return hash((self.operand_cost, self.partial_sums, tuple(self.kernels.items())))
 
 
 Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for every GEMM, or a choice for each

@@ -16,6 +16,7 @@ from t3sim.config.yaml_loader import Node
 from t3sim.experiment.decisions import STRATEGY, Choice
 from t3sim.experiment.schema import MAX_TP, PointFile
 from t3sim.overlap import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
+from t3sim.program.operator import needs_whole_tiles
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import sublayer_workloads
 from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, tiling_findings
@@ -72,6 +73,8 @@ def _of_shape(
     """What keeps the workgroups of GEMMs from running on the GPUs of a ring, or their output from being cut."""
     gemms = [part.gemm for part in sublayer_workloads(workload) if part.gemm is not None]
     tiling, tiling_key = workload.tiling, "tiling" if workload.trace is None else "workload.trace"
+    if gemms and tiling.split_k > 1 and workload.kernels is None and strategy is not None and not strategy.splits_k:
+        yield f"{tiling_key}.split_k", needs_whole_tiles(strategy.name, tiling.split_k)
     for where, gpu in gpus if gemms else ():
         findings = tiling_findings(tiling, gpu)
         if tiling.column_major and workload.operator == "ag-gemm":
@@ -87,7 +90,8 @@ def _of_shape(
             yield "machine.gpu.tracker.entries_per_set", f"is {entries}, {message}"
     for gemm in gemms:
         for path, message in shape_findings(gemm, tiling, workload.tp):
-            yield "workload.tp" if path == "tp" else shape_key, message
+            key = {"tp": "workload.tp", "tiling.split_k": f"{tiling_key}.split_k"}.get(path, shape_key)
+            yield key, message
 
 
 def _of_collective(collective: CollectiveSpec, strategy: OverlapStrategy | None) -> Findings:

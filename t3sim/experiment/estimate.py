@@ -23,7 +23,7 @@ from t3sim.program.operations import CACHED, Gemm, Moves, Program
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import ELEMENT_BYTES, resident_workgroups, tile_grid, transposed
+from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, resident_workgroups, tile_grid, transposed
 
 SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
@@ -117,7 +117,8 @@ def work_of(program: Program, machine: MachineSpec, streams: Container[int] | No
         if streams is not None and operation.stream not in streams:
             continue
         if isinstance(operation, Gemm):
-            trace, is_fused = operation.trace, bool((operation.stores.kind != CACHED).any())
+            trace = operation.trace
+            is_fused = trace.tiling.split_k == 1 and bool((operation.stores.kind != CACHED).any())
             gemm, tiling = trace.gemm, trace.tiling
             if trace.is_transposed:  # back to the GEMM whose tiles are numbered along its rows
                 gemm, tiling = transposed(gemm, tiling)
@@ -146,14 +147,16 @@ def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devic
     gpu, granule = machine.gpu, machine.memory.access
     unit, clock = gpu.compute_unit, gpu.clock_at_work(gpu.compute_unit.matrix_efficiency)
     rows, columns = tiling.workgroup_tile
-    n_tiles, n_slices = -(-gemm.m // rows) * -(-gemm.n // columns), -(-gemm.k // tiling.k_slice)
+    n_tiles = -(-gemm.m // rows) * -(-gemm.n // columns) * tiling.split_k
+    n_slices = -(-gemm.k // (tiling.k_slice * tiling.split_k))
     lines_of_tile = n_slices * (rows + columns)  # a slice of a row is a line
     flops_of_tile = 2 * rows * columns * tiling.k_slice * n_slices
     tile_s = max(
         flops_of_tile / (unit.matrix_flops_per_cycle * unit.matrix_efficiency * clock),
         lines_of_tile * gpu.l2.line / (unit.l2_bytes_per_cycle * clock),
     )
-    output = gemm.m * gemm.n * ELEMENT_BYTES
+    element = ELEMENT_BYTES if tiling.split_k == 1 else ACCUMULATOR_BYTES * tiling.split_k
+    output = gemm.m * gemm.n * element
     granules, lines = output / granule, n_tiles * lines_of_tile
     sent = 0.0
     if n_devices is None:

@@ -39,7 +39,7 @@ from t3sim.experiment.shipped import experiment_file
 from t3sim.experiment.sweep import Axis, axes_of, moved_to, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
 from t3sim.units import base_units, format_time
-from t3sim.workload.kernel_choice import fitting_kernels
+from t3sim.workload.kernel_choice import fitting_kernels, split
 
 MAPPING = "experiment"  # how messages name one that is no file
 MAX_POINTS = 100_000
@@ -339,11 +339,14 @@ def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, No
     if isinstance(kernels, KernelLibrarySpec):
         fitting, chosen = fitting_kernels(kernels, run.machine), run.workload.tiling
         assert isinstance(fitting, KernelLibrarySpec)
-        name = next(name for name, tiling in fitting.kernels.items() if tiling == chosen)
+        name = next(name for name, tiling in fitting.kernels.items() if split(tiling, chosen.split_k) == chosen)
         tree = tree.value["kernels"].value[name]
         source = f"the shortest schedule on {run.machine.gpu.n_compute_units} compute units"
         found["tiling.kernel"] = Node(name, tree.position, None, "derived", source)
         if chosen.prefetch_depth != kernels.kernels[name].prefetch_depth:
             source = f"as many slices as a compute unit holds; the kernel has {kernels.kernels[name].prefetch_depth}"
             fewer["tiling.prefetch_depth"] = Node(chosen.prefetch_depth, tree.position, None, "derived", source)
+        if chosen.split_k != kernels.kernels[name].split_k:
+            source = "the shortest schedule, with the sum behind it"
+            fewer["tiling.split_k"] = Node(chosen.split_k, tree.position, None, "derived", source)
     return found | {f"tiling.{'.'.join(path)}": node for path, node in tree.leaves() if path != ("preset",)} | fewer

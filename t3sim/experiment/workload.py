@@ -24,7 +24,7 @@ from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
-from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
+from t3sim.workload.kernel_choice import fitting_kernels, tiling_of, without_split
 from t3sim.workload.layer import other_operators, sublayers_of
 from t3sim.workload.models import NamedModel, named_model
 from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, gemm_of
@@ -59,7 +59,8 @@ class WorkloadReader:
             return None
         kernels = fitting_kernels(kernels, machine)
         library = kernels if isinstance(kernels, KernelLibrarySpec) and "collective" not in parts else None
-        return WorkloadSpec(**parts, tiling=tiling_of(kernels, gemm, machine.gpu.n_compute_units), kernels=library)
+        common = without_split(kernels) if parts.get("layer") else kernels  # its sublayers have a k of their own each
+        return WorkloadSpec(**parts, tiling=tiling_of(common, gemm, machine.gpu.n_compute_units), kernels=library)
 
     def _source(self, tree: Node, given: WorkloadFile) -> str:
         """The key that says what is simulated, if every key has the one it needs beside it: none is ignored."""

@@ -364,7 +364,7 @@ class HungGpu:
         for c, s in self.resident_slots():
             slot, part = gpu.compute_units[c].slots[s], f"compute_unit[{c}].slot[{s}]"
             of = f" of workgroup {slot.workgroup} to come"
-            n_slices = self.gemm_of(int(slot.workgroup)).n_slices
+            n_slices = slot.n_slices
             of_slice = f" of workgroup {slot.workgroup} to come, slice {slot.multiply_slice} of {n_slices} is next"
             yield Account(part, int(slot.outstanding.sum()), "operand line", "no MSHR knows of them", of_slice)
             nowhere = "no such store is in any queue"

@@ -238,7 +238,8 @@ class TableBuilder:
         machine, trace = self.machine, of.trace
         tiling, gemm = trace.tiling, trace.gemm
         tile_rows, tile_columns = tiling.workgroup_tile
-        last_k = gemm.k - (gemm.k - 1) // tiling.k_slice * tiling.k_slice
+        n_slices = -(-gemm.k // tiling.k_slice)
+        last_k = gemm.k - (n_slices - 1) * tiling.k_slice
         flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
         operation = self._operation(codes.GEMM, of)
         units = self._units(of, operation)
@@ -256,11 +257,11 @@ class TableBuilder:
         operation.wavefront_rows, operation.wavefront_columns = tiling.wavefront_tile
         operation.n_wavefronts = math.prod(wavefront_grid(tiling))
         operation.first_tile = self._n["tiles"]
-        operation.n_slices, operation.n_buffers = -(-gemm.k // tiling.k_slice), tiling.prefetch_depth + 1
+        operation.n_slices, operation.n_buffers = n_slices, tiling.prefetch_depth + 1
+        operation.element_bytes = trace.stored_element_bytes
         operation.last_slice_granules = -(-last_k * ELEMENT_BYTES // self.program.granule)
         operation.slice_work = flops * tiling.k_slice
         operation.last_slice_work = flops * (multiplied_k(trace) - (gemm.k - last_k))
-        operation.a_line, operation.b_line = of.a // self.program.line, of.b // self.program.line
         workgroups, tiles = self._workgroups_of(of, operation), self._tiles_of(of, operation)
         commands = self._track(of, operation, tiles)
         if tiling.persistent and operation.dispatch_window == codes.NEVER:
@@ -280,8 +281,13 @@ class TableBuilder:
         """Return the workgroups of a GEMM."""
         trace, stores, first = of.trace, of.stores, int(operation.first_workgroup)
         workgroups = workgroup_table(trace.n_workgroups)
-        for name in ("row", "column", "n_rows", "n_columns"):
+        for name in ("n_rows", "n_columns"):
             workgroups[name] = trace.workgroups[name]
+        first_slice, workgroups["n_slices"] = trace.panels
+        workgroups["last_slice"] = operation.n_slices - 1 - first_slice
+        for name, granule, axis in (("a_line", of.a, "row"), ("b_line", of.b, "column")):
+            first_line = granule // self.program.line + first_slice
+            workgroups[name] = first_line + trace.workgroups[axis] * operation.n_slices
         for name, values in loaded_rows_and_columns(trace, of.order).items():
             workgroups[name] = values
         own = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_LOCAL_STORE, codes.ROUTE_LOCAL_UPDATE])
@@ -310,10 +316,11 @@ class TableBuilder:
         index = workgroup * n_wavefronts + wavefronts["wavefront"]
         tiles["workgroup"], tiles["first_tile"] = operation.first_workgroup + owner, first_tile + owner * n_wavefronts
         tiles["row_granules"] = 1
-        tiles["row_granules"][index] = -(-wavefronts["n_columns"] * ELEMENT_BYTES // granule)
+        tiles["row_granules"][index] = -(-wavefronts["n_columns"] * trace.stored_element_bytes // granule)
         tiles["n_granules"][index] = tiles["row_granules"][index] * wavefronts["n_rows"]
         rows_down = wavefronts["row"] - trace.workgroups["row"][workgroup]
-        across = (wavefronts["column"] - trace.workgroups["column"][workgroup]) * ELEMENT_BYTES // granule
+        across = wavefronts["column"] - trace.workgroups["column"][workgroup]
+        across = across * trace.stored_element_bytes // granule
         address = np.zeros(len(tiles), np.int64)
         address[index] = stores.first[workgroup] + rows_down * stores.pitch[workgroup] + across
         tiles["first_granule"] = tiles["to_granule"] = address

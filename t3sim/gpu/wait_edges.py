@@ -137,10 +137,10 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
     gpu, unit = hung.gpu, hung.gpu.compute_units[c]
     slot = unit.slots[s]
     gemm = hung.gemm_of(int(slot.workgroup))
-    if slot.multiply_slice < gemm.n_slices:
+    if slot.multiply_slice < slot.n_slices:
         is_issued = slot.is_issued[(slot.first_buffer + slot.multiply_slice) & l2_slice.BUFFER_MASK]
     else:
-        is_issued = slot.store_line >= gemm.tile_rows * (gemm.tile_columns * 2 // gpu.line_bytes)
+        is_issued = slot.store_line >= gemm.tile_rows * (gemm.tile_columns * gemm.element_bytes // gpu.line_bytes)
     if slot.is_multiplying:
         return codes.WORKING
     if slot.launch_at > hung.core.now or is_issued:

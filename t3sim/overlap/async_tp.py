@@ -29,20 +29,20 @@ def async_tp_program(op: Operator, rank: int, host: int) -> Program:
         after = (Wait(begun[0], 1),) if step == 1 else ()
         posts = (Post(joined[0]),) if stream else ()
         operations += [
-            chunks.gemm(f"gemm {step}", step - 1, box, stream=stream, after=after),
+            *chunks.gemm(f"gemm {step}", step - 1, box, stream=stream, after=after),
             Barrier(name=f"made {stream}", stream=stream),
             chunks.send(f"copy {step}", step - 1, box, stream=stream),
             Barrier(name=f"copied {stream}", stream=stream, posts=posts),
         ]
     operations += [
-        chunks.gemm("own gemm", op.n - 1, chunks.partials.first),
+        *chunks.gemm("own gemm", op.n - 1, chunks.partials.first),
         Barrier(name="all there", after=(Wait(joined[0], op.n // 2),)),
         total("sum", chunks.partials, op.n, chunks.output),
     ]
     return program(op, rank, memory, *run_by(op, operations, host), outputs=(chunks.reduced("own gemm"),))
 
 
-@strategy("async-tp", parameters={"host": HOST}, arbitration="round_robin", order=11)
+@strategy("async-tp", parameters={"host": HOST}, arbitration="round_robin", splits_k=True, order=11)
 def async_tp(op: Operator, params: Params) -> Plan:
     """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
     return Plan(in_order(async_tp_part(op, params), all_gather_part(op)), also=(gemm_part(op),))

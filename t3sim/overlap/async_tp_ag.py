@@ -29,13 +29,13 @@ def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
         Barrier(name="all read"),
         total("fill", given, 1, box),
         Barrier(name="all filled", posts=(Post(filled[0]),)),
-        gathering.gemm("gemm 0", 0, rows),
+        *gathering.gemm("gemm 0", 0, rows),
     ]
     for step in range(1, n):
         after, told = (Wait(filled[0], 1),) if step == 1 else (), Post(come[step], n - step)
         operations += [
             gathering.push("send", step, box.first, step, n - step, stream=step % 2, after=after, posts=(told,)),
-            gathering.gemm(f"gemm {step}", step, stream=step % 2, after=(Wait(come[step], 1),)),
+            *gathering.gemm(f"gemm {step}", step, stream=step % 2, after=(Wait(come[step], 1),)),
         ]
     operations.append(replace(total("keep", given, 1, place), stream=n % 2))
     last = max(number for number, one in enumerate(operations) if one.stream == 1)
@@ -46,7 +46,9 @@ def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
     return program(op, rank, memory, *run_by(op, operations, host), inputs=(rows,), outputs=outputs)
 
 
-@strategy("async-tp-ag", parameters={"host": HOST}, arbitration="round_robin", operators=("ag-gemm",), order=21)
+@strategy(
+    "async-tp-ag", parameters={"host": HOST}, arbitration="round_robin", operators=("ag-gemm",), splits_k=True, order=21
+)
 def async_tp_ag(op: Operator, params: Params) -> Plan:
     """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
     if op.n > 1:

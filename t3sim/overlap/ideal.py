@@ -24,7 +24,7 @@ def chooses_kernels(op: Operator) -> bool:
     return isinstance(op.kernels, KernelLibrarySpec)
 
 
-@strategy("ideal-overlap", kind="bound", order=4, operators=("gemm-rs", "gemm-ar", "ag-gemm"))
+@strategy("ideal-overlap", kind="bound", order=4, operators=("gemm-rs", "gemm-ar", "ag-gemm"), splits_k=True)
 def ideal_overlap(op: Operator, _params: Params) -> Plan:
     """Compute units and link never wait."""
     least = least_times(op.machine, op.tiles, op.kind, any_kernel=chooses_kernels(op))
@@ -36,6 +36,7 @@ def ideal_overlap(op: Operator, _params: Params) -> Plan:
 
 @strategy(
     "ideal-rs-nmc", kind="bound", order=5, has_near_memory=True, runs_collectives=True, operators=("gemm-rs",),
+    splits_k=True,
 )  # fmt: skip
 def ideal_rs_nmc(op: Operator, _params: Params) -> Plan:
     """Compute units, link and memory never wait; incoming data are added near the memory, which is least traffic."""
@@ -43,13 +44,13 @@ def ideal_rs_nmc(op: Operator, _params: Params) -> Plan:
     return then_gathered(op, max(least.compute, least.link, least.memory), has_near_memory=True)
 
 
-@strategy("published-overlap", kind="estimate", order=6)
+@strategy("published-overlap", kind="estimate", order=6, splits_k=True)
 def published_overlap(op: Operator, _params: Params) -> Plan:
     """The longer of the isolated times (T3 section 5.3), reduce-scatter as in ``sequential``."""
     return then_gathered(op)
 
 
-@strategy("published-rs-nmc", kind="estimate", order=7, has_near_memory=True)
+@strategy("published-rs-nmc", kind="estimate", order=7, has_near_memory=True, splits_k=True)
 def published_rs_nmc(op: Operator, _params: Params) -> Plan:
     """The longer of the isolated times, incoming data added near the memory."""
     return then_gathered(op, has_near_memory=True)

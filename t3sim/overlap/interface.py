@@ -107,6 +107,7 @@ class OverlapStrategy:
     has_near_memory: bool = False  # whether its reduce-scatter adds incoming data near the memory
     needs: str = ""  # hardware that no GPU on sale has; none: it can be run today
     runs_collectives: bool = False  # whether a workload that is one collective may name it
+    splits_k: bool = False  # whether its GEMMs may be kernels that split k: it needs no tile before the kernel's end
     operators: tuple[OperatorKind, ...] = ("gemm-rs", "gemm-ar")  # that a workload with a GEMM may ask of it
     refines: str | None = None  # the strategy that this one improves: a report says what it gains
     order: int | None = None  # of its bars, and which colour; None: after those that have a number
@@ -116,7 +117,7 @@ class OverlapStrategy:
 
     def __call__(self, op: Operator, params: Mapping[str, Any]) -> Plan:
         """Return the plan of a sublayer; raises ``PluginError`` if it is something else."""
-        plan: object = self.plan(op, self.encode(params))
+        plan: object = self.plan(op if self.splits_k else op.unsplit(self.name), self.encode(params))
         if not isinstance(plan, Plan):
             raise PluginError(*home_of(self.plan), f"strategy `{self.name}` returned {type(plan).__name__}, not Plan")
         return plan

@@ -70,13 +70,15 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
     rows, columns = trace.tiling.workgroup_tile
     rate = unit.matrix_flops_per_cycle * round(unit.matrix_efficiency * EFFICIENCY_SCALE)
     flops = 2 * trace.gemm.m * trace.gemm.n * trace.gemm.k
+    n_others = int(trace.panels[1].max()) * (trace.tiling.split_k - 1)  # slices of the other panels of a tile, at most
+    least_k = max(trace.gemm.k - n_others * trace.tiling.k_slice, 1)  # of a workgroup
     n_turns = -(-trace.n_workgroups // (n_units * resident_workgroups(machine, trace.tiling)))
     lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // gpu.l2.line)).min())  # of the smallest tile
 
     def taken(cycle: int, launch: int) -> int:
         if any_kernel:
             return flops * EFFICIENCY_SCALE * cycle // (n_units * rate)
-        multiply = 2 * rows * columns * trace.gemm.k * EFFICIENCY_SCALE * cycle
+        multiply = 2 * rows * columns * least_k * EFFICIENCY_SCALE * cycle
         store = lines * -(-gpu.l2.line * cycle // unit.l2_store_bytes_per_cycle)
         of_unit = -(-trace.n_workgroups // n_units) * multiply // rate
         of_slot = launch * (1 if trace.tiling.persistent else n_turns) + n_turns * (multiply // rate + store)

@@ -6,7 +6,10 @@ from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Plan, in_order
 
 
-@strategy("sequential", kind="baseline", order=0, runs_collectives=True, operators=("gemm-rs", "gemm-ar", "ag-gemm"))
+@strategy(
+    "sequential", kind="baseline", order=0, runs_collectives=True, operators=("gemm-rs", "gemm-ar", "ag-gemm"),
+    splits_k=True,
+)  # fmt: skip
 def sequential(op: Operator, _params: Params) -> Plan:
     """One part after the other (T3 section 5.3)."""
     if op.kind == "ag-gemm":

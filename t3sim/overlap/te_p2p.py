@@ -31,7 +31,7 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
         after = (Wait(done[p - 2], 1),) if p > 1 else ()
         name = "own gemm" if p == rest else f"gemm {p + 1}"
         posts = (Post(done[p]),) if p < rest else ()
-        operations.append(chunks.gemm(name, p, to, stream=p % streams, after=after, posts=posts))
+        operations.extend(chunks.gemm(name, p, to, stream=p % streams, after=after, posts=posts))
         if p < rest:
             ready = (Wait(done[p], 1),)
             operations.append(chunks.send(f"send {p + 1}", p, to, signal=arrived[0], stream=streams, after=ready))
@@ -44,6 +44,7 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
     "te-p2p-rs",
     parameters={"streams": STREAMS, "host": HOST},
     arbitration="round_robin",
+    splits_k=True,
     order=12,
 )
 def te_p2p(op: Operator, params: Params) -> Plan:

@@ -23,7 +23,7 @@ def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Prog
     for step in range(n):
         position = -step % n  # the rows of rank - step
         after = (Wait(come[step], 1),) if step else ()
-        operations.append(gathering.gemm(f"gemm {step}", position, stream=step % streams, after=after))
+        operations.extend(gathering.gemm(f"gemm {step}", position, stream=step % streams, after=after))
         if step < n - 1:
             place, told = gathering.shards[position].first, Post(come[step + 1], 1)
             operations.append(
@@ -38,6 +38,7 @@ def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Prog
     parameters={"streams": STREAMS, "host": HOST},
     arbitration="round_robin",
     operators=("ag-gemm",),
+    splits_k=True,
     order=22,
 )
 def te_ring_ag(op: Operator, params: Params) -> Plan:

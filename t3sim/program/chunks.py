@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from t3sim.errors import UsageError
-from t3sim.program.kernels import copies, operands, row_granules, tile_offsets
-from t3sim.program.operations import NONE, STORE, Gemm, Memory, Moves, Stores, Tiles
+from t3sim.program.kernels import copies, operands, row_granules, summed, tile_offsets
+from t3sim.program.operations import NONE, STORE, Gemm, Memory, Moves, Operation, Stores, Tiles
 from t3sim.program.operator import Operator
 
 
@@ -18,7 +18,7 @@ class Chunks:
     """
 
     def __init__(self, op: Operator, memory: Memory, strategy: str) -> None:
-        self.op, self.trace = op, op.tiles_of(rows=rows_of_a_rank(op, strategy))
+        self.op, self._memory, self.trace = op, memory, op.tiles_of(rows=rows_of_a_rank(op, strategy))
         height, rows = self.trace.tiling.workgroup_tile[0], self.trace.gemm.m
         if rows < height:
             raise UsageError(
@@ -32,14 +32,15 @@ class Chunks:
         self.partials = memory.buffer("partials", op.n * self.size)
         self.output = memory.buffer("output", self.size)
 
-    def gemm(self, name: str, position: int, to: int, **more: Any) -> Gemm:
+    def gemm(self, name: str, position: int, to: int, **more: Any) -> tuple[Operation, ...]:
         """Return the GEMM of chunk *position*, dense from granule *to* on, past the L2: copies read the memory."""
         stores = self._stores(to)
         stores.kind[:] = STORE
-        return Gemm(
+        kernel = Gemm(
             name=name, trace=self.trace, a=self._a + position * self._a_size, b=self._b, stores=stores,
             order=np.arange(self.trace.n_workgroups), first_chunk=position, **more,
         )  # fmt: skip
+        return summed(self._memory, kernel, self.op.granule)
 
     def send(self, name: str, position: int, place: int, signal: int = NONE, **more: Any) -> Moves:
         """Return the copy by an engine of chunk *position*, from granule *place* on, to the rank that owns it.
@@ -56,8 +57,8 @@ class Chunks:
 
     def reduced(self, gemm: str) -> Tiles:
         """Return the own rows, summed, in ``output``; *gemm* makes them."""
-        stores = self._stores(self.output.first)
-        return Tiles(gemm, np.arange(self.trace.n_workgroups), stores.first, stores.pitch)
+        stores, every = self._stores(self.output.first), self.trace.whole_tiles
+        return Tiles(gemm, every, stores.first[every], stores.pitch[every])
 
     def _stores(self, to: int) -> Stores:
         return Stores.local(to + tile_offsets(self.trace, self.op.granule, self.pitch), self.pitch)

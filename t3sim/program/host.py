@@ -41,7 +41,8 @@ def run_by(
         issue = one.issue + (spec.eager_issue + spec.eager_call * (number == 0)) * (host == EAGER)
         run = replace(one, launch=launch, issue=issue)
         if isinstance(run, Moves) and is_library:
-            of_units = spec.sum_bandwidth if (run.steps["n_operands"] > 1).any() else None
+            is_sum = (run.steps["n_operands"] > 1) & (run.steps["is_wide"] == 0)  # else it is the GEMM library's
+            of_units = spec.sum_bandwidth if is_sum.any() else None
             run = replace(run, bandwidth=of_units if run.engine is None else spec.copy_bandwidth)
         found.append(run)
     return found

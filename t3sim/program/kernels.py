@@ -1,6 +1,7 @@
 """Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,24 +31,62 @@ from t3sim.program.operations import (
     Program,
     Signals,
     Stores,
+    Tiles,
     Wait,
     table,
     tile_granules,
 )
 from t3sim.program.operator import Operator
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, output_pitch_bytes
+from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, TileTrace, output_pitch_bytes
 
 Units = tuple[int, int] | None
 
 
 def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None) -> Gemm:
-    """Return the GEMM of *op* with its output, through the L2, in a new buffer `C`; the operands lie in front of it."""
+    """Return the GEMM of *op* with its output, through the L2, in a new buffer `C`; the operands lie in front of it.
+
+    A kernel that splits k needs ``summed``.
+    """
     trace = op.tiles
     a, b = operands(op, memory, trace)
     pitch = output_pitch_bytes(trace.gemm) // op.granule
     c = memory.buffer("C", trace.gemm.m * pitch)
     stores = Stores.local(c.first + tile_offsets(trace, op.granule, pitch), pitch)
     return Gemm(name="gemm", trace=trace, a=a.first, b=b.first, stores=stores, order=op.order(rank), units=units)
+
+
+def summed(memory: Memory, kernel: Gemm, granule: int) -> tuple[Gemm] | tuple[Gemm, Moves]:
+    """Return the kernels that do what *kernel* says: itself, or, if it splits k, that and one that adds up its sums.
+
+    Partial sums, FP32, lie panel behind panel in a new buffer, in rows twice as long as those of the output; its rows
+    follow each other without gaps, from its first tile on.  They are stored past the L2, since kernels that move read
+    the memory.  The kernel behind it ends, and posts, for both.
+    """
+    trace, n = kernel.trace, kernel.trace.tiling.split_k
+    if n == 1:
+        return (kernel,)
+    pitch, to = int(kernel.stores.pitch[0]), int(kernel.stores.first.min())
+    size = trace.gemm.m * pitch
+    partials = memory.buffer(f"partials of {kernel.name}", 2 * n * size)
+    first = partials.first + 2 * size * trace.panel + tile_offsets(trace, granule, 2 * pitch, ACCUMULATOR_BYTES)
+    stores = Stores.local(first, 2 * pitch)
+    stores.kind[:] = STORE
+    made = replace(kernel, stores=stores, until=(), posts=())
+    step = {
+        "n_granules": size, "n_operands": 2 * n, "is_wide": 1, "operand": partials.first, "stride": 2 * size,
+        "kept_at": to,
+    }  # fmt: skip
+    return made, Moves(
+        name=f"sum of {kernel.name}", steps=table(STEP, [step]).reshape(1, 1), stream=kernel.stream, units=kernel.units,
+        until=kernel.until, posts=kernel.posts, issue=kernel.issue, traffic_class=kernel.traffic_class,
+        launch=trace.tiling.sum_launch,
+    )  # fmt: skip
+
+
+def whole_tiles(kernel: Gemm, **of: int) -> Tiles:
+    """Return the tiles of the output where *kernel*, before it is ``summed``, stores them."""
+    every = kernel.trace.whole_tiles
+    return Tiles(kernel.name, every, kernel.stores.first[every], kernel.stores.pitch[every], **of)
 
 
 def operands(op: Operator, memory: Memory, trace: TileTrace, n_kernels: int = 1) -> tuple[Buffer, Buffer]:
@@ -68,9 +107,9 @@ def shards(op: Operator, a: int) -> tuple[Content, ...]:
     return tuple(Content(a + p * size, size, p, of=p) for p in range(op.n))
 
 
-def tile_offsets(trace: TileTrace, granule: int, pitch: int) -> Ints:
-    """Return the first granule of each tile in an output whose rows are *pitch* granules apart."""
-    row, column, _width = tile_granules(trace, granule)
+def tile_offsets(trace: TileTrace, granule: int, pitch: int, size: int = ELEMENT_BYTES) -> Ints:
+    """Return the first granule of each tile in an output, its rows *pitch* granules apart, of elements of *size*."""
+    row, column, _width = tile_granules(trace, granule, size)
     return np.asarray(row * pitch + column)
 
 

@@ -43,6 +43,9 @@ STEP = np.dtype(
         ("n_granules", "i8"),  # of the result; 0: nothing is done, but waits and posts hold
         # operand i: granule ``operand + i * stride`` of the GPU at distance ``source + i * source_stride``
         ("n_operands", "i8"),  # they are added up; 0: zeros are stored
+        # 1: operands 2i and 2i + 1 are the lines, in turn, of array i, whose elements are twice as wide as those of
+        # the result; it begins at granule ``operand + i * stride`` of the own GPU and has whole lines
+        ("is_wide", "i8"),
         ("operand", "i8"),
         ("stride", "i8"),
         ("source", "i8"),
@@ -381,12 +384,22 @@ def table(dtype: np.dtype[Any], rows: Sequence[dict[str, int]], **common: int) -
     return entries
 
 
-def tile_granules(trace: TileTrace, granule: int) -> tuple[Ints, Ints, Ints]:
-    """Return the place of each tile in the output, (row, granule inside the row), and granules of a row of it."""
+def tile_granules(trace: TileTrace, granule: int, size: int = ELEMENT_BYTES) -> tuple[Ints, Ints, Ints]:
+    """Return the place of each tile in the output, (row, granule inside the row), and granules of a row of it.
+
+    *size*: bytes of an element; those of partial sums are ``trace.stored_element_bytes``.
+    """
     tiles = trace.workgroups
-    first = tiles["column"] * ELEMENT_BYTES // granule
-    stop = -(-(tiles["column"] + tiles["n_columns"]) * ELEMENT_BYTES // granule)
+    first = tiles["column"] * size // granule
+    stop = -(-(tiles["column"] + tiles["n_columns"]) * size // granule)
     return np.array(tiles["row"]), first, stop - first
+
+
+def wide_granules(step: Any, operand: int, line: int) -> Ints:
+    """Return the granules of *operand* of a step that adds wide elements: every other line of its array."""
+    offsets, (array, half) = np.arange(int(step["n_granules"])), divmod(operand, 2)
+    first = int(step["operand"]) + array * int(step["stride"]) + half * line
+    return np.asarray(first + offsets // line * 2 * line + offsets % line)
 
 
 def paired(here: range, there: range) -> tuple[Ints, Ints]:

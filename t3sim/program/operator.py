@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, Opera
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.program.operations import Ints, Memory
-from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.kernel_choice import tiling_of, without_split
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, make_tile_trace
 
 Collective = Literal["reduce-scatter", "all-gather", "all-reduce"]
@@ -37,6 +38,7 @@ class Operator:
     staggered: bool = True  # False: all ranks begin with chunk 0
     kernels: Kernels | None = None  # what GEMMs of other shapes are run with; None: with the tiling of *trace*
     kind: OperatorKind = "gemm-rs"  # of an operator with a GEMM
+    given: Operator | None = None  # what this one was made of so that its GEMM does not split k; None: it is as given
 
     @property
     def granule(self) -> int:
@@ -144,9 +146,29 @@ class Operator:
         kernels = {name: one for name, one in self.kernels.kernels.items() if rows % one.workgroup_tile[0] == 0}
         return replace(self, kernels=self.kernels.model_copy(update={"kernels": kernels})) if kernels else self
 
+    def unsplit(self, strategy: str) -> Operator:
+        """Return the same operator with a kernel that does not split k: *strategy* needs each tile in one piece.
+
+        Chosen from its library; ``UsageError`` if its one kernel splits.
+        """
+        found = self._unsplit
+        if found.trace is not None and found.trace.tiling.split_k > 1:
+            raise UsageError(f"tiling.split_k: {needs_whole_tiles(strategy, found.trace.tiling.split_k)}")
+        return found
+
+    @cached_property
+    def _unsplit(self) -> Operator:
+        """The same operator with a library that does not split k, if it has one that does."""
+        kernels = None if self.kernels is None else without_split(self.kernels)
+        if self.trace is None or kernels is self.kernels:
+            return self
+        whole = replace(self, kernels=kernels, given=self)
+        return whole if self.trace.tiling.split_k == 1 else replace(whole, trace=whole.tiles_of(n_chunks=self.n))
+
     def unstaggered(self) -> Operator:
         """Return the same operator of ranks that all begin with chunk 0."""
-        return replace(self, staggered=False)
+        given = None if self.given is None else self.given.unstaggered()
+        return replace(self, staggered=False, given=given)
 
     def memory(self) -> Memory:
         """Return a memory to place buffers in."""
@@ -166,3 +188,10 @@ class Operator:
     def shape(self) -> GemmShape:
         """Return the shape of the GEMM."""
         return self.tiles.gemm
+
+
+def needs_whole_tiles(strategy: str, split_k: int) -> str:
+    """Say why *strategy* cannot run a kernel that splits k into so many panels."""
+    return (
+        f"is {split_k}, but {strategy} stores, counts or sends each tile when one workgroup has made all of it; take 1"
+    )

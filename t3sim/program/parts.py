@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
 from t3sim.collective.choice import ring_schedule
 from t3sim.collective.schedule import CollectiveSchedule, ring_reduce_scatter
-from t3sim.program.kernels import copies, gemm, program, ring
-from t3sim.program.operations import Content, Memory, Moves, Program, Tiles
+from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
+from t3sim.program.operations import Content, Memory, Moves, Program
 from t3sim.program.operator import Collective, Operator
 from t3sim.program.plan import Part, Plan, in_order
 
@@ -42,20 +40,33 @@ def fused_plan(
     return Plan(in_order(fused, None if op.kind == "ag-gemm" else all_gather_part(op)), also=(gemm_part(op),))
 
 
-@lru_cache(KEPT)
-def gemm_part(op: Operator, n_compute_units: int | None = None, n_resident: int | None = None) -> Part:
+def gemm_part(
+    op: Operator, n_compute_units: int | None = None, n_resident: int | None = None, *, is_repeated: bool = False
+) -> Part:
     """Return the GEMM alone, output through the L2, on so many compute units (default: all).
 
-    *n_resident*: workgroups of a persistent kernel (default: as many as these hold).
+    *n_resident*: workgroups of a persistent kernel (default: as many as these hold).  It splits k if that is quicker,
+    whether a strategy can do so or not.  *is_repeated*: twice in a row, with the same operands.
     """
+    return _gemm_part(op.given or op, n_compute_units, n_resident, is_repeated)
+
+
+@lru_cache(KEPT)
+def _gemm_part(op: Operator, n_compute_units: int | None, n_resident: int | None, is_repeated: bool) -> Part:
+    """Return the GEMM of *op* alone."""
 
     def program_of(op: Operator, rank: int) -> Program:
         memory = Memory(op.memory().stripe)
         units = None if n_compute_units is None else (0, n_compute_units)
         kernel = replace(gemm(op, memory, rank, units=units), n_resident=n_resident)
-        every, stores = np.arange(op.tiles.n_workgroups), kernel.stores
-        made = Tiles("gemm", every, stores.first, stores.pitch, of=0)
-        return program(op, rank, memory, kernel, outputs=(made,))
+        kernels = [kernel]
+        if is_repeated:
+            c = memory.buffers[-1]
+            stores = kernel.stores.copy()
+            stores.first[:] += memory.buffer("C again", c.n_granules).first - c.first
+            kernels.append(replace(kernel, name="gemm again", stores=stores))
+        operations = (one for kernel in kernels for one in summed(memory, kernel, op.granule))
+        return program(op, rank, memory, *operations, outputs=tuple(whole_tiles(kernel, of=0) for kernel in kernels))
 
     return part_of(op, "gemm", named("gemm", n_compute_units), program_of)
 

@@ -40,6 +40,7 @@ def side_by_side_part(
     Each GEMM has an A and an output of its own.  The workgroups of a collective start up on their compute units.  The
     kind of which there are more is in the background.
     """
+    op = op.unsplit("a GEMM beside a collective")
     n_kernels = (n_gemms, n_collectives)
     background = tuple(stream for stream, n in enumerate(n_kernels) if n > min(n_kernels))
     schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)

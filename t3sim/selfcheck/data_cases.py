@@ -74,6 +74,7 @@ class DataCase:
     def __str__(self) -> str:
         mode = "mirrored" if self.is_mirrored else "explicit"
         tile = "x".join(map(str, self.tiling.workgroup_tile))
+        tile += f" in {self.tiling.split_k} panels" * (self.tiling.split_k > 1)
         size = f"{self.shape.m}x{self.shape.n}x{self.shape.k}"
         what = f"{self.kind} {size} on {self.n_devices} GPUs"
         return f"{what}, tiles {tile}, machine {self.machine}, {mode}, seed {self.seed}"
@@ -95,9 +96,12 @@ def random_case(seed: int) -> DataCase:
     k = int(rng.integers(1, 140))
     if kind in PUSH_KINDS:
         m, n = n_devices * rows, n_across * columns  # each GPU owns as many whole rows of tiles, of whole lines
-    shape, machine = GemmShape(m=m, n=n, k=k), int(rng.integers(len(MACHINES)))
+    machine = int(rng.integers(len(MACHINES)))
     is_mirrored = bool(rng.random() < 0.3) and (kind != "flux-push naive" or n_devices == 1)
-    return DataCase(kind, n_devices, shape, tiling, machine, is_mirrored, seed)
+    if kind == "gemm" and (n_panels := int(rng.integers(1, -(-k // tiling.k_slice) + 1))) > 1:
+        tiling = tiling.model_copy(update={"split_k": n_panels})
+        n = -(-n // columns) * columns  # of whole lines
+    return DataCase(kind, n_devices, GemmShape(m=m, n=n, k=k), tiling, machine, is_mirrored, seed)
 
 
 @cache

@@ -3,8 +3,9 @@
 A GEMM runs as its tiles do in the simulator if nothing ever waits for operands: compute units multiply one wave of
 tiles after the other, each as long as a full one, and store the output at the bandwidth of the DRAM, which the write
 bursts at the ends of stages come to; or it takes as long as its operands and its output, if that is longer.  Its
-kernel is that of the sublayers.  Other kernels reach shares of a peak (``OperatorsSpec``).  Leaves out split-K, and
-operands that are read more than once.  Pinned by ``tests/overlap/test_layers_and_splits.py``.
+kernel is that of the sublayers; one that splits k stores partial sums, which are read and added up.  Other kernels
+reach shares of a peak (``OperatorsSpec``).  Leaves out operands that are read more than once.  Pinned by
+``tests/overlap/test_layers_and_splits.py``.
 """
 
 import math
@@ -14,7 +15,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import Operator, other_operators
-from t3sim.workload.tiling import ELEMENT_BYTES, tile_grid
+from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, tile_grid
 
 
 def matrix_flops_per_second(machine: MachineSpec, share: float) -> float:
@@ -39,10 +40,14 @@ def gemm_seconds(gemm: GemmShape, n_gemms: float, workload: WorkloadSpec, machin
     """Return the seconds in which compute units multiply and store *n_gemms* GEMMs of one kernel."""
     n_units = machine.gpu.n_compute_units
     tiling = tiling_of(workload.kernels or workload.tiling, gemm, n_units)
-    n_waves = math.ceil(n_gemms * math.prod(tile_grid(gemm, tiling)) / n_units)
-    flops = n_waves * n_units * 2 * math.prod(tiling.workgroup_tile) * gemm.k
+    n_slices, n_panels = -(-gemm.k // tiling.k_slice), tiling.split_k
+    n_waves = math.ceil(n_gemms * math.prod(tile_grid(gemm, tiling)) * n_panels / n_units)
+    k = gemm.k if n_panels == 1 else -(-n_slices // n_panels) * tiling.k_slice
+    flops = n_waves * n_units * 2 * math.prod(tiling.workgroup_tile) * k
     multiply = flops / matrix_flops_per_second(machine, machine.gpu.compute_unit.matrix_efficiency)
-    return multiply + n_gemms * ELEMENT_BYTES * gemm.m * gemm.n / machine.memory.bandwidth
+    partial = 2 * n_panels * ACCUMULATOR_BYTES if n_panels > 1 else 0  # written and read
+    moved = n_gemms * (ELEMENT_BYTES + partial) * gemm.m * gemm.n / machine.memory.bandwidth
+    return multiply + moved + (machine.gpu.kernel_launch * 1e-12 if n_panels > 1 else 0.0)
 
 
 def operator_seconds(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> float:

@@ -47,6 +47,7 @@ from t3sim.validation.simulation import (
 )
 from t3sim.validation.tiles import Scatters, Timeline, shape_of, simulation_of, tile_rows, timelines_of
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
+from t3sim.workload.tiling import ELEMENT_BYTES
 
 RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
 MAX_CALIBRATION_BYTES = 1 << 20
@@ -190,7 +191,11 @@ class Points:
         elif kernel != "cublas":
             yield _point(row, column, reason=f"kernel {kernel}: the machine multiplies as cuBLAS does")
         else:
-            yield _point(row, column, Term(self._alone(machine, row, None if n == n_units else n)))
+            one = self._alone(machine, row, None if n == n_units else n)
+            # Those that were run before have left their operands in the L2, if these and the output fit.
+            n_bytes = (one.gemm.m * (one.gemm.k + one.gemm.n) + one.gemm.k * one.gemm.n) * ELEMENT_BYTES
+            is_repeated = n_bytes <= machine.gpu.l2.capacity // machine.gpu.l2.n_partitions
+            yield _point(row, column, Term(replace(one, is_repeated=is_repeated)))
 
     def _alone(self, machine: MachineSpec, row: Measurement, n_compute_units: int | None = None) -> GemmAlone:
         shape = shape_of(row)

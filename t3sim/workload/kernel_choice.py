@@ -3,39 +3,64 @@
 The tiles of an output are worked off in waves, one for each compute unit at a time, and the last wave takes as long as
 a full one.  A tile of *r* x *c* costs a compute unit, for each element of k, *r c* multiply-adds and the loads of
 *r + c* operand elements, of which a part is not hidden (``operand_cost``).  So many waves times this is the length of
-the schedule; the kernel with the shortest is chosen.  It does not depend on k.
+the schedule; the kernel with the shortest is chosen.
 
-Leaves out split-K, and the cost of a launch and of storing a tile.  Pinned by
-``tests/workload/test_kernel_choice.py``.
+A library may split k as often as compute units are left for the panels: each takes its share of the slices, and the
+schedule has the kernel behind it that adds up the partial sums (``partial_sums``).  Without that k plays no part.
+
+Leaves out the cost of storing a tile.  Pinned by ``tests/workload/test_kernel_choice.py``.
 """
 
 import math
 
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.config.machine import MachineSpec
-from t3sim.workload.tiling import tile_grid, tiling_findings
+from t3sim.workload.tiling import split_findings, tile_grid, tiling_findings
 
 
-def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> str:
-    """Return the name of the kernel that *library* runs *gemm* with on *n_compute_units*.
+def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> tuple[str, int]:
+    """Return the name of the kernel that *library* runs *gemm* with on *n_compute_units*, and into what it splits k.
 
-    Of equally long schedules, the one of fewer tiles, then of larger tiles, then of wider ones.
+    Of equally long schedules, the one of fewer workgroups, then of larger tiles, then of wider ones.
     """
 
-    def merit(name: str) -> tuple[int, ...]:
-        rows, columns = library.kernels[name].workgroup_tile
-        n_tiles = math.prod(tile_grid(gemm, library.kernels[name]))
-        length = schedule_length(library.kernels[name], library.operand_cost, gemm, n_compute_units)
-        return length, n_tiles, -rows * columns, -columns
+    def merit(candidate: tuple[str, int]) -> tuple[float, ...]:
+        tiling = split(library.kernels[candidate[0]], candidate[1])
+        rows, columns = tiling.workgroup_tile
+        n_workgroups = math.prod(tile_grid(gemm, tiling)) * tiling.split_k
+        return schedule_length(tiling, library, gemm, n_compute_units), n_workgroups, -rows * columns, -columns
 
-    return min(library.kernels, key=merit)
+    candidates = [(name, one.split_k) for name, one in library.kernels.items()]
+    for name, one in library.kernels.items() if library.partial_sums is not None else ():
+        most = min(n_compute_units // math.prod(tile_grid(gemm, one)), -(-gemm.k // one.k_slice))
+        candidates += [(name, n) for n in range(2, most + 1) if not split_findings(gemm, split(one, n))]
+    return min(candidates, key=merit)
 
 
-def schedule_length(tiling: TilingSpec, operand_cost: int, gemm: GemmShape, n_compute_units: int) -> int:
+def split(tiling: TilingSpec, n_panels: int) -> TilingSpec:
+    """Return the kernel that splits k into so many panels."""
+    return tiling if tiling.split_k == n_panels else tiling.model_copy(update={"split_k": n_panels})
+
+
+def schedule_length(tiling: TilingSpec, library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> float:
     """Return how long *gemm* takes, in multiply-adds of a compute unit for each element of k."""
     rows, columns = tiling.workgroup_tile
-    n_waves = -(-math.prod(tile_grid(gemm, tiling)) // n_compute_units)
-    return n_waves * (rows * columns + operand_cost * (rows + columns))
+    n_waves = -(-math.prod(tile_grid(gemm, tiling)) * tiling.split_k // n_compute_units)
+    length = n_waves * (rows * columns + library.operand_cost * (rows + columns))
+    sums = library.partial_sums
+    if tiling.split_k == 1 or sums is None:
+        return length
+    n_slices = -(-gemm.k // tiling.k_slice)
+    of_panel = -(-n_slices // tiling.split_k) / n_slices
+    n_sums = -(-gemm.m * gemm.n * tiling.split_k // n_compute_units)
+    return length * of_panel + (sums.launch + sums.element * n_sums) / gemm.k
+
+
+def without_split(kernels: Kernels) -> Kernels:
+    """Return the library that does not split k, and the kernel as it is."""
+    if isinstance(kernels, KernelLibrarySpec) and kernels.partial_sums is not None:
+        return kernels.model_copy(update={"partial_sums": None})
+    return kernels
 
 
 def fitting_kernels(kernels: Kernels, machine: MachineSpec) -> Kernels:
@@ -63,4 +88,5 @@ def tiling_of(kernels: Kernels, gemm: GemmShape, n_compute_units: int) -> Tiling
     """Return the tiling of *gemm*: the one that there is, or of the kernel that the library chooses."""
     if isinstance(kernels, TilingSpec):
         return kernels
-    return kernels.kernels[chosen_kernel(kernels, gemm, n_compute_units)]
+    name, n_panels = chosen_kernel(kernels, gemm, n_compute_units)
+    return split(kernels.kernels[name], n_panels)

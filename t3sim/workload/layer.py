@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from t3sim.config.experiment import AttentionKind, GemmShape, LayerKind, LayerSpec, ModelSpec, RunSpec, WorkloadSpec
+from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.sublayers import SUBLAYER_PHASES, gemm_of, slice_of
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -69,7 +70,12 @@ def sublayer_runs(run: RunSpec) -> list[RunSpec]:
     """Return the points of the sublayers that *run* is made of: itself, unless it is a whole layer."""
     if run.workload.layer is None:
         return [run]
-    return [run.model_copy(update={"workload": workload}) for workload in sublayer_workloads(run.workload)]
+    workloads = sublayer_workloads(run.workload)
+    kernels, n_units = run.workload.kernels, run.machine.gpu.n_compute_units
+    if kernels is not None:  # one that splits k is chosen by the k of each
+        every = [(one, tiling_of(kernels, one.gemm, n_units)) for one in workloads if one.gemm is not None]
+        workloads = [one.model_copy(update={"tiling": tiling}) for one, tiling in every]
+    return [run.model_copy(update={"workload": workload}) for workload in workloads]
 
 
 def other_operators(layer: LayerSpec, tp: int) -> list[Operator]:

@@ -10,9 +10,12 @@ All arrays here are stored by rows.  A GEMM whose arrays are stored by columns i
 with arrays stored by rows and tiles that are numbered down the columns: what a stage makes is then in pieces as wide as
 a tile all over the output, and not whole rows of it.
 
+A kernel may split k (``split_k``): its slices are shared out among so many *panels*, and each tile has a workgroup for
+each panel, which stores a partial sum.  In each chunk all tiles of a panel come before those of the next one.  In a
+kernel that does not, every output element belongs to exactly one workgroup and to exactly one wavefront of it.
+
 The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too, and how much of
-its time a GEMM multiplies (decision 44).  Leaves out split-K: every output element belongs to exactly one workgroup and
-to exactly one wavefront of it.
+its time a GEMM multiplies (decision 44).  Leaves out Stream-K, whose workgroups end inside a tile.
 Pinned by ``tests/workload/test_tiling.py``.
 """
 
@@ -101,10 +104,44 @@ class TileTrace:
         flat = wavefronts.reshape(-1)
         return flat[(flat["n_rows"] > 0) & (flat["n_columns"] > 0)]
 
+    @property
+    def stored_element_bytes(self) -> int:
+        """Bytes of an element as the kernel stores it: FP16, or a partial sum in FP32."""
+        return ACCUMULATOR_BYTES if self.tiling.split_k > 1 else ELEMENT_BYTES
+
+    @cached_property
+    def first_of_tile(self) -> NDArray[np.int64]:
+        """The first workgroup of the tile of each: itself, if k is not split."""
+        if self.tiling.split_k == 1:
+            return np.arange(self.n_workgroups)
+        tiles = self.workgroups["row"] * self.gemm.n + self.workgroups["column"]
+        _, first, inverse = np.unique(tiles, return_index=True, return_inverse=True)
+        return np.asarray(first[inverse], np.int64)
+
+    @cached_property
+    def panel(self) -> NDArray[np.int64]:
+        """Number of the panel of k that each workgroup multiplies: how many before it have the same tile."""
+        found = np.empty(self.n_workgroups, np.int64)
+        order = np.argsort(self.first_of_tile, kind="stable")
+        tiles = self.first_of_tile[order]
+        found[order] = np.arange(self.n_workgroups) - np.searchsorted(tiles, tiles)
+        return found
+
+    @cached_property
+    def panels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First slice of k that each workgroup multiplies, and how many: near-equal shares, the larger ones first."""
+        each, rest = divmod(-(-self.gemm.k // self.tiling.k_slice), self.tiling.split_k)
+        return self.panel * each + self.panel.clip(max=rest), each + (self.panel < rest)
+
+    @cached_property
+    def whole_tiles(self) -> NDArray[np.int64]:
+        """Workgroups that have the tiles of the output once: those of the first panel."""
+        return np.flatnonzero(self.panel == 0)
+
     def chunk_elements(self) -> NDArray[np.int64]:
         """Return output elements of each chunk."""
-        elements = self.workgroups["n_rows"] * self.workgroups["n_columns"]
-        return self.sum_by_chunk(np.arange(self.n_workgroups), elements)
+        tiles = self.workgroups[self.whole_tiles]
+        return self.sum_by_chunk(self.whole_tiles, tiles["n_rows"] * tiles["n_columns"])
 
     def chunk_wavefronts(self) -> NDArray[np.int64]:
         """Return wavefront tiles of each chunk: the tracker entries it needs (T3 section 4.2.1)."""
@@ -166,6 +203,7 @@ def loaded_rows_and_columns(trace: TileTrace, order: Ints) -> dict[str, Ints]:
     first = {"row_from": np.zeros(len(tiles), np.int64), "column_from": np.zeros(len(tiles), np.int64)}
     until = {"row_until": np.array(tiles["n_rows"]), "column_until": np.array(tiles["n_columns"])}
     pairs = order[: len(order) // 2 * 2].reshape(-1, 2) if trace.tiling.cluster == 2 else order[:0].reshape(-1, 2)
+    pairs = pairs[trace.panel[pairs[:, 0]] == trace.panel[pairs[:, 1]]]
     for name, size in (("column", width), ("row", height)):
         one, other = pairs[tiles[name][pairs[:, 0]] == tiles[name][pairs[:, 1]]].T
         half = -(-size // 2)
@@ -274,20 +312,22 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     """
     gpu, gemm, tiling = machine.gpu, trace.gemm, trace.tiling
     n_elements, n_resident = math.prod(tiling.workgroup_tile), resident_workgroups(machine, tiling)
-    at_peak = 2 * n_elements * multiplied_k(trace) / gpu.compute_unit.matrix_flops_per_cycle
+    n_slices = -(-gemm.k // tiling.k_slice)
+    longest = -(-n_slices // tiling.split_k) / n_slices  # of k, what a workgroup has of it
+    at_peak = 2 * n_elements * multiplied_k(trace) * longest / gpu.compute_unit.matrix_flops_per_cycle
     # Rows and columns, of a slice; of two workgroups each loads half of what both need, as if tiles were square.
     loaded = sum(tiling.workgroup_tile) * (3 if tiling.cluster == 2 else 4) / 4
     l2_rate = min(gpu.compute_unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / n_units)
-    load = -(-gemm.k // tiling.k_slice) * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
+    load = n_slices * longest * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
     multiply = max(at_peak / gpu.compute_unit.matrix_efficiency, load)
-    store = n_elements * ELEMENT_BYTES / gpu.compute_unit.l2_store_bytes_per_cycle
+    store = n_elements * trace.stored_element_bytes / gpu.compute_unit.l2_store_bytes_per_cycle
     store += gpu.compute_unit.epilogue + tiling.epilogue
     of_tile = max(multiply, (multiply + store) / n_resident)
     n_moved = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * ELEMENT_BYTES
     elsewhere = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth) * gpu.compute_clock
     n_tiles = trace.n_workgroups
     return MatrixCycles(
-        at_peak * n_tiles / gpu.n_compute_units,
+        at_peak / longest * n_tiles / tiling.split_k / gpu.n_compute_units,
         max(n_tiles / n_units * of_tile, elsewhere),
         max(-(-n_tiles // n_units) * of_tile, elsewhere),
     )
@@ -295,13 +335,31 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
 
 def chunk_findings(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, key: str = "tp") -> list[Finding]:
     """Return why *gemm* has too many workgroups to simulate, or too few for *n_chunks*, the value of *key*."""
-    n_workgroups = math.prod(tile_grid(gemm, tiling))
+    n_tiles = math.prod(tile_grid(gemm, tiling))
+    n_workgroups = n_tiles * tiling.split_k
     if n_workgroups > MAX_WORKGROUPS:
         shape = f"m {gemm.m}, n {gemm.n}, k {gemm.k}"
         return [("gemm", f"{shape}: {n_workgroups} workgroup tiles, at most {MAX_WORKGROUPS} are simulated")]
-    if n_chunks > n_workgroups:
-        message = f"is {n_chunks}, but the output has {n_workgroups} workgroup tiles; each chunk needs at least one"
+    if n_chunks > n_tiles:
+        message = f"is {n_chunks}, but the output has {n_tiles} workgroup tiles; each chunk needs at least one"
         return [(key, message)]
+    return split_findings(gemm, tiling)
+
+
+def split_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
+    """Return why a kernel cannot split k of *gemm*."""
+    if tiling.split_k == 1:
+        return []
+    n_slices, line = -(-gemm.k // tiling.k_slice), OUTPUT_PITCH_ALIGNMENT // ELEMENT_BYTES
+    if tiling.split_k > n_slices:
+        has = f"k {gemm.k} has {n_slices} slices of {tiling.k_slice}"
+        return [("tiling.split_k", f"is {tiling.split_k}, but {has}; each panel needs at least one")]
+    row = gemm.m if tiling.column_major else gemm.n
+    if row % line:
+        name, lower = "m" if tiling.column_major else "n", row // line * line
+        nearest = f"{lower} or {lower + line}" if lower else f"{line}"
+        needed = f"is {tiling.split_k}, and partial sums fill whole cache lines, of {line} elements"
+        return [("tiling.split_k", f"{needed}; {name} is {row}, take {nearest}, or 1")]
     return []
 
 
@@ -344,7 +402,8 @@ def workgroup_tiles(gemm: GemmShape, tiling: TilingSpec, row: Any, column: Any, 
     sizes = np.full(n_chunks, len(row) // n_chunks)
     sizes[: len(row) % n_chunks] += 1  # larger parts first
     workgroups["chunk"] = np.repeat(np.arange(n_chunks), sizes)
-    return workgroups
+    every = np.tile(workgroups, tiling.split_k)
+    return every[np.argsort(every["chunk"], kind="stable")]
 
 
 def wavefront_grid(tiling: TilingSpec) -> tuple[int, int]:
@@ -367,5 +426,5 @@ def expected_chunk_bytes(trace: TileTrace, access_bytes: int) -> NDArray[np.int6
     wavefronts = trace.wavefront_tiles()
     first = wavefronts["column"] * ELEMENT_BYTES // access_bytes
     stop = -(-(wavefronts["column"] + wavefronts["n_columns"]) * ELEMENT_BYTES // access_bytes)
-    stored = wavefronts["n_rows"] * (stop - first) * access_bytes
+    stored = wavefronts["n_rows"] * (stop - first) * access_bytes * trace.stored_element_bytes // ELEMENT_BYTES
     return trace.sum_by_chunk(wavefronts["workgroup"], stored)

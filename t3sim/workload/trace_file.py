@@ -142,10 +142,18 @@ def tile_problems(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, workgroups
     n_tiles = tile_rows * tile_columns
     tile = row[on_grid] // height * tile_columns + column[on_grid] // width
     covered, first = np.unique(tile, return_index=True)
-    for k in np.setdiff1d(np.arange(len(tile)), first)[:MAX_PROBLEMS]:
-        i, earlier = int(on_grid[k]), int(on_grid[first[np.searchsorted(covered, tile[k])]])
+    before = first[np.searchsorted(covered, tile)]  # the first record of the tile of each
+    number = np.zeros(len(tile), np.int64)
+    by_tile = np.argsort(tile, kind="stable")
+    number[by_tile] = np.arange(len(tile)) - np.searchsorted(tile[by_tile], tile[by_tile])
+    for k in np.flatnonzero(number >= tiling.split_k)[:MAX_PROBLEMS]:
+        i, earlier = int(on_grid[k]), int(on_grid[before[k]])
         again = f"covers the tile at row {row[i]}, column {column[i]} again"
         problems.append((i, f"{again}; record {earlier} has it already"))
+    for k in np.flatnonzero(chunk[on_grid] != chunk[on_grid[before]])[:MAX_PROBLEMS]:
+        i, earlier = int(on_grid[k]), int(on_grid[before[k]])
+        if number[k] < tiling.split_k:
+            problems.append((i, f"is in chunk {chunk[i]}; record {earlier} of the same tile is in {chunk[earlier]}"))
 
     found = [f"record {i}: {rule}" for i, rule in sorted(problems)]
     if len(covered) < n_tiles:
@@ -153,6 +161,8 @@ def tile_problems(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, workgroups
         at = f"row {missing // tile_columns * height}, column {missing % tile_columns * width}"
         n_missing = n_tiles - len(covered)
         found.append(f"{n_missing} of the {n_tiles} tiles of the output are in no record; the first is at {at}")
+    elif len(on_grid) < n_tiles * tiling.split_k:
+        found.append(f"{len(on_grid)} records, but k is split into {tiling.split_k} panels of {n_tiles} tiles")
     empty = np.setdiff1d(np.arange(n_chunks), chunk)
     if len(empty):
         found.append(f"{len(empty)} of the {n_chunks} chunks have no record; the first is chunk {empty[0]}")
@@ -216,9 +226,9 @@ def read_manifest(path: str | Path) -> TraceManifest:
         gemm, tiling = manifest.gemm, manifest.tiling
         check_tiling(tiling)
         refuse(chunk_findings(gemm, tiling, manifest.n_chunks, "n_chunks"))
-        n_tiles = math.prod(tile_grid(gemm, tiling))
-        if manifest.n_workgroups != n_tiles:
-            raise ValueError(f"n_workgroups is {manifest.n_workgroups}; the shape and the tiling make {n_tiles}")
+        n_workgroups = math.prod(tile_grid(gemm, tiling)) * tiling.split_k
+        if manifest.n_workgroups != n_workgroups:
+            raise ValueError(f"n_workgroups is {manifest.n_workgroups}; the shape and the tiling make {n_workgroups}")
     except ConfigError as error:
         raise InputDataError(_message(shown, [str(problem) for problem in error.problems])) from None
     except ValueError as error:

@@ -147,7 +147,7 @@ def test_a_collective_alone_takes_any(file: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("tiling.prefetch_depth=2", "unknown key `prefetch_depth`; known: operand_cost, kernels"),
+        ("tiling.prefetch_depth=2", "unknown key `prefetch_depth`; known: operand_cost, partial_sums, kernels"),
         ("tiling={kernels: {}, operand_cost: 1}", "tiling.kernels: found 0 values, 1 are needed"),
         ("tiling={kernels: {}, k_slice: 64}", "tiling.k_slice: unknown key `k_slice`"),
         ("tiling={kernels: {}}", "tiling.operand_cost: is missing"),

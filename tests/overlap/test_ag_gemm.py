@@ -167,7 +167,8 @@ def test_a_gemm_of_the_rows_of_one_rank_has_a_kernel_of_its_own() -> None:
     for name in ("async-tp-ag", "te-ring-ag"):
         for one in fused_of(name, replace(op, kind="ag-gemm")).programs[0].operations:
             if isinstance(one, Gemm):
-                assert (one.trace.gemm.m, one.trace.tiling.workgroup_tile) == (256, (64, 64))
+                tiling = one.trace.tiling
+                assert (one.trace.gemm.m, tiling.workgroup_tile, tiling.split_k) == (256, (64, 128), 3)
 
 
 def test_naive_order_begins_with_row_0_on_every_rank() -> None:

@@ -17,6 +17,7 @@ from t3sim.experiment.phase_digest import phase_digest
 from t3sim.measurements.samples import Measurement, read_measurements
 from t3sim.system.parts import PhasePlan, PhaseStore
 from t3sim.system.simulate import simulate
+from t3sim.validation.points import Points
 from t3sim.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
@@ -60,6 +61,32 @@ def simulated_us(workload: WorkloadSpec) -> float:
 
 def test_a_gemm_takes_as_long_as_in_an_experiment() -> None:
     assert simulated(ALONE).times == {"time": simulated_us(WorkloadSpec(gemm=GEMM, tiling=tiling()))}
+
+
+@pytest.mark.parametrize("n_panels", [1, 2])
+def test_a_gemm_in_a_row_finds_its_operands_in_the_l2(n_panels: int) -> None:
+    """Both together read them once; what is measured is the second one, with its launch."""
+    large = tiny("machine.gpu.l2.capacity=1 MiB")
+    once = replace(ALONE, machine=large, tiling=tiling().model_copy(update={"split_k": n_panels}))
+    again = replace(once, is_repeated=True)
+    [first], [both] = (one.result(PhaseStore()) for one in (once, again))
+    n_elements = GEMM.m * GEMM.n
+    read = first.counters["class_bytes"]["compute_read"]
+    sums = 4 * n_panels * n_elements if n_panels > 1 else 0
+    assert both.counters["class_bytes"]["compute_read"] == read + sums
+    times = once.outcome([first]).times["time"], again.outcome([both]).times["time"]
+    assert sum(times) == pytest.approx(once.us(both.ticks), rel=0.02)
+    assert times[1] < times[0]
+
+
+def test_points_are_of_gemms_in_a_row_where_they_fit() -> None:
+    points = Points(tiny("machine.gpu.l2.capacity=64 KiB"), tiling())
+    sizes = {GemmShape(m=64, n=64, k=64): True, GemmShape(m=256, n=256, k=256): False}
+    for shape, is_repeated in sizes.items():
+        row = Measurement("gemm", {"m": shape.m, "n": shape.n, "k": shape.k, "time_us": 1.0}, "x.csv", 2)
+        [point] = points._gemm(row)
+        [simulation] = point.simulations
+        assert simulation.is_repeated == is_repeated
 
 
 @pytest.mark.parametrize("op", ["reduce-scatter", "all-gather", "all-reduce"])

@@ -1,7 +1,8 @@
 """Which kernel of a library runs a GEMM: against what cuBLAS ran on an H200, by hand, and by a naive twin.
 
 ``cublas_kernels.csv`` holds the tile that cuBLAS (of CUDA 13) took for each of 353 FP16 GEMMs on 132 multiprocessors,
-in rows and columns of the row-major output, and whether it split k.
+in rows and columns of the row-major output, and whether it split k; ``validation/h200-split-k.csv`` has 360 of small
+outputs, with the number of panels.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.config.experiment import GemmShape, KernelLibrarySpec, TilingSpec
+from t3sim.config.experiment import GemmShape, KernelLibrarySpec, PartialSumsSpec, TilingSpec
 from t3sim.config.presets import load_kernels, load_tiling
-from t3sim.workload.kernel_choice import chosen_kernel, schedule_length, tiling_of
+from t3sim.workload.kernel_choice import chosen_kernel, schedule_length, split, tiling_of, without_split
 
 N_UNITS = 132
+INTEGERS = ("m", "n", "k", "rows", "columns", "split_k")
 MIN_TILE = 64  # rows and columns of the smallest tile in the library
 
-Rule = Callable[[KernelLibrarySpec, GemmShape, int], str]
+Rule = Callable[[KernelLibrarySpec, GemmShape, int], tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Recorded:
 
     gemm: GemmShape
     tile: tuple[int, int]
-    splits_k: bool
+    split_k: int  # in ``cublas_kernels.csv`` 2 stands for any number of panels
 
 
 @cache
@@ -40,14 +42,26 @@ def recorded() -> tuple[Recorded, ...]:
     with (Path(__file__).parent / "cublas_kernels.csv").open(newline="") as file:
         rows = [{name: int(value) for name, value in row.items()} for row in csv.DictReader(file)]
     return tuple(
-        Recorded(GemmShape(m=r["m"], n=r["n"], k=r["k"]), (r["rows"], r["columns"]), bool(r["splits_k"])) for r in rows
+        Recorded(GemmShape(m=r["m"], n=r["n"], k=r["k"]), (r["rows"], r["columns"]), 1 + r["splits_k"]) for r in rows
     )
 
 
 @cache
 def within_reach() -> tuple[Recorded, ...]:
     """Those that the library has a tile for, or one turned: no split of k, no tile of fewer than 64 rows."""
-    return tuple(one for one in recorded() if not one.splits_k and min(one.tile) >= MIN_TILE)
+    return tuple(one for one in recorded() if one.split_k == 1 and min(one.tile) >= MIN_TILE)
+
+
+@cache
+def of_small_outputs() -> tuple[Recorded, ...]:
+    """Those recorded for split-K whose tile the library has, or one turned."""
+    path = Path(__file__).parents[2] / "validation" / "h200-split-k.csv"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    found = (
+        Recorded(GemmShape(m=r["m"], n=r["n"], k=r["k"]), (r["rows"], r["columns"]), r["split_k"])
+        for r in ({name: int(row[name]) for name in INTEGERS} for row in csv.DictReader(lines))
+    )
+    return tuple(one for one in found if min(one.tile) >= MIN_TILE)
 
 
 @cache
@@ -68,7 +82,7 @@ def of_tiles(*tiles: tuple[int, int], operand_cost: int = 1) -> KernelLibrarySpe
 
 
 def tile_of(rule: Rule, gemm: GemmShape) -> tuple[int, int]:
-    return library().kernels[rule(library(), gemm, N_UNITS)].workgroup_tile
+    return library().kernels[rule(library(), gemm, N_UNITS)[0]].workgroup_tile
 
 
 def share_of_tiles(rule: Rule) -> float:
@@ -89,19 +103,20 @@ def mean_difference(rule: Rule) -> float:
     return sum(found) / len(found)
 
 
-def one_tile(kernels: KernelLibrarySpec, gemm: GemmShape, n_units: int) -> str:
+def one_tile(kernels: KernelLibrarySpec, gemm: GemmShape, n_units: int) -> tuple[str, int]:
     """What the library had been before: 128 x 256 for everything."""
-    return "128x256"
+    return "128x256", 1
 
 
-def least_work(kernels: KernelLibrarySpec, gemm: GemmShape, n_units: int) -> str:
+def least_work(kernels: KernelLibrarySpec, gemm: GemmShape, n_units: int) -> tuple[str, int]:
     """A seeded defect: the waves are forgotten, so that only padding and operands count."""
-    return min(kernels.kernels, key=lambda name: schedule_length(kernels.kernels[name], kernels.operand_cost, gemm, 1))
+    return min(kernels.kernels, key=lambda name: schedule_length(kernels.kernels[name], kernels, gemm, 1)), 1
 
 
-def without_operands(kernels: KernelLibrarySpec, gemm: GemmShape, n_units: int) -> str:
+def without_operands(kernels: KernelLibrarySpec, gemm: GemmShape, n_units: int) -> tuple[str, int]:
     """A seeded defect: operands cost nothing, so that small tiles are as good as large ones."""
-    return min(kernels.kernels, key=lambda name: schedule_length(kernels.kernels[name], 0, gemm, n_units))
+    free = kernels.model_copy(update={"operand_cost": 0})
+    return min(kernels.kernels, key=lambda name: schedule_length(kernels.kernels[name], free, gemm, n_units)), 1
 
 
 def test_most_gemms_have_the_tile_that_cublas_took() -> None:
@@ -124,32 +139,88 @@ def test_canary_another_rule_is_noticed(rule: Rule) -> None:
     assert mean_difference(rule) > 0.015
 
 
-@pytest.mark.parametrize(("operand_cost", "is_as_good"), [(7, False), (8, True), (31, True), (32, False)])
+@pytest.mark.parametrize(("operand_cost", "is_as_good"), [(7, False), (8, True), (20, True), (21, False)])
 def test_the_cost_of_an_operand_has_the_range_that_the_preset_states(operand_cost: int, is_as_good: bool) -> None:
     other = library().model_copy(update={"operand_cost": operand_cost})
 
-    def rule(kernels: KernelLibrarySpec, gemm: GemmShape, n_units: int) -> str:
+    def rule(kernels: KernelLibrarySpec, gemm: GemmShape, n_units: int) -> tuple[str, int]:
         return chosen_kernel(other, gemm, n_units)
 
     assert (share_of_tiles(rule) == share_of_tiles(chosen_kernel)) == is_as_good
+
+
+def splits_alike(rule: Rule) -> tuple[int, int]:
+    """Of the small outputs: how often *rule* splits k or does not as cuBLAS, and how often into as many panels."""
+    found = [(rule(library(), one.gemm, N_UNITS)[1], one.split_k) for one in of_small_outputs()]
+    return sum((own > 1) == (other > 1) for own, other in found), sum(own == other for own, other in found)
+
+
+def with_sums_of(launch: int, element: int) -> Rule:
+    """Return a rule to which adding up partial sums costs something else."""
+    sums = PartialSumsSpec(launch=launch, element=element)
+    other = library().model_copy(update={"partial_sums": sums})
+    return lambda kernels, gemm, n_units: chosen_kernel(other, gemm, n_units)
+
+
+def test_k_is_split_where_cublas_does() -> None:
+    """The decision record says so: 292 of 328, 248 into as many panels; and 351 of the 353 above."""
+    assert len(of_small_outputs()) == 328
+    assert sum(one.split_k > 1 for one in of_small_outputs()) == 113
+    assert splits_alike(chosen_kernel) == (292, 248)
+    alike = [(chosen_kernel(library(), one.gemm, N_UNITS)[1] > 1) == (one.split_k > 1) for one in recorded()]
+    assert sum(alike) == 351
+
+
+@pytest.mark.parametrize(("launch", "element"), [(1, 560), (4_900_000, 1), (49_000_000, 5_600)])
+def test_canary_another_cost_of_sums_is_noticed(launch: int, element: int) -> None:
+    """No launch, no traffic, or ten times of both: k is split as cuBLAS splits it in fewer cases."""
+    assert splits_alike(with_sums_of(launch, element))[0] < 285
+
+
+def test_a_split_by_hand() -> None:
+    """512 x 512 x 4096 on 132 units: 64 tiles of 64 x 64 leave as many units for a second panel."""
+    one = of_tiles((64, 64), operand_cost=16).model_copy(
+        update={"partial_sums": PartialSumsSpec(launch=1_000_000, element=100)}
+    )
+    gemm, tiling = GemmShape(m=512, n=512, k=4096), one.kernels["64x64"]
+    whole, half = 64 * 64 + 16 * 128, (64 * 64 + 16 * 128) / 2
+    assert schedule_length(tiling, one, gemm, 132) == whole
+    n_sums = -(-512 * 512 * 2 // 132)
+    assert schedule_length(split(tiling, 2), one, gemm, 132) == half + (1_000_000 + 100 * n_sums) / 4096
+    assert chosen_kernel(one, gemm, 132) == ("64x64", 2)
+    assert chosen_kernel(one, gemm, 127) == ("64x64", 1)  # one unit too few
+    assert chosen_kernel(one, gemm.model_copy(update={"k": 256}), 132) == ("64x64", 1)  # no longer worth it
+    assert chosen_kernel(one, gemm.model_copy(update={"n": 500}), 132) == ("64x64", 1)  # no whole lines
+    assert tiling_of(one, gemm, 132).split_k == 2
+    assert tiling_of(without_split(one), gemm, 132).split_k == 1
+
+
+def test_uneven_panels_are_as_long_as_the_longest() -> None:
+    """67 slices of k in three panels: 23 of them decide."""
+    one = of_tiles((64, 64)).model_copy(update={"partial_sums": PartialSumsSpec(launch=1, element=1)})
+    gemm = GemmShape(m=256, n=256, k=4256)
+    whole = schedule_length(one.kernels["64x64"], one, gemm, 132)
+    n_sums = -(-256 * 256 * 3 // 132)
+    expected = whole * 23 / 67 + (1 + n_sums) / 4256
+    assert schedule_length(split(one.kernels["64x64"], 3), one, gemm, 132) == pytest.approx(expected)
 
 
 def test_by_hand() -> None:
     """T-NLG on 132 units: 64 x 17 tiles of 128 x 256 are 9 waves, 52 x 17 of 160 x 256 are 7."""
     both = of_tiles((128, 256), (160, 256), operand_cost=16)
     gemm = GemmShape(m=8192, n=4256, k=2128)
-    assert schedule_length(both.kernels["128x256"], 16, gemm, 132) == 9 * (128 * 256 + 16 * 384)
-    assert schedule_length(both.kernels["160x256"], 16, gemm, 132) == 7 * (160 * 256 + 16 * 416)
-    assert chosen_kernel(both, gemm, 132) == "160x256"
-    assert chosen_kernel(both, gemm, 1088) == "128x256"  # one wave of either
+    assert schedule_length(both.kernels["128x256"], both, gemm, 132) == 9 * (128 * 256 + 16 * 384)
+    assert schedule_length(both.kernels["160x256"], both, gemm, 132) == 7 * (160 * 256 + 16 * 416)
+    assert chosen_kernel(both, gemm, 132) == ("160x256", 1)
+    assert chosen_kernel(both, gemm, 1088) == ("128x256", 1)  # one wave of either
 
 
 def test_ties() -> None:
     """Equally long: the fewest tiles; then the widest."""
     gemm = GemmShape(m=768, n=4096, k=64)
-    assert chosen_kernel(of_tiles((128, 192), (192, 128)), gemm, 132) == "192x128"  # 132 and 128 tiles, one wave
+    assert chosen_kernel(of_tiles((128, 192), (192, 128)), gemm, 132) == ("192x128", 1)  # 132 and 128 tiles, one wave
     square = GemmShape(m=1024, n=1024, k=64)
-    assert chosen_kernel(of_tiles((128, 64), (64, 128)), square, 132) == "64x128"
+    assert chosen_kernel(of_tiles((128, 64), (64, 128)), square, 132) == ("64x128", 1)
 
 
 def waves_one_by_one(tile: tuple[int, int], operand_cost: int, gemm: GemmShape, n_units: int) -> int:
@@ -178,7 +249,8 @@ def test_no_other_kernel_would_end_sooner(kernels: KernelLibrarySpec, gemm: Gemm
     def ends_at(name: str) -> int:
         return waves_one_by_one(kernels.kernels[name].workgroup_tile, kernels.operand_cost, gemm, n_units)
 
-    chosen = chosen_kernel(kernels, gemm, n_units)
+    chosen, n_panels = chosen_kernel(kernels, gemm, n_units)
+    assert n_panels == 1  # such a library does not split k
     assert ends_at(chosen) == min(map(ends_at, kernels.kernels))
 
 

@@ -323,7 +323,7 @@ class CarriedProgram:
                 yield self.map.span(output.first, output.n_granules), self.elements.sums(givers, names)
                 continue
             made = next(made for made in self.elements.made if made.gemm.name == output.gemm)
-            which, inside, granules = output.places(made.rows, made.width)
-            names = made.names(rank)[made.start[output.workgroups[which]] + inside]
+            which, inside, granules = output.places(made.rows, made.whole_width)
+            names = made.output_names(rank, output.workgroups[which], inside)
             givers = self.elements.givers(output.of, rank, len(names))
             yield self.map.place(granules), self.elements.sums(givers, names)

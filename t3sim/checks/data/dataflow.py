@@ -13,8 +13,18 @@ from t3sim.checks.data.elements import Elements, Made
 from t3sim.checks.data.places import Ints, Turns
 from t3sim.gpu.tables import destinations
 from t3sim.program.checks.places import Map
-from t3sim.program.operations import NONE, UPDATE, Gemm, Moves, Program, has_unlike_chunks, paired, rectangles
-from t3sim.workload.tiling import ELEMENT_BYTES, wavefront_grid
+from t3sim.program.operations import (
+    NONE,
+    UPDATE,
+    Gemm,
+    Moves,
+    Program,
+    has_unlike_chunks,
+    paired,
+    rectangles,
+    wide_granules,
+)
+from t3sim.workload.tiling import wavefront_grid
 
 FLAGS = -1  # instead of an item: granules of flags
 
@@ -113,9 +123,10 @@ class Dataflow:
         down, across = wavefront_grid(trace.tiling)
         wavefronts = trace.wavefront_tiles()
         workgroup = wavefronts["workgroup"]
-        width = -(-wavefronts["n_columns"] * ELEMENT_BYTES // granule)
+        width = -(-wavefronts["n_columns"] * trace.stored_element_bytes // granule)
         rows_down = wavefronts["row"] - trace.workgroups["row"][workgroup]
-        column = (wavefronts["column"] - trace.workgroups["column"][workgroup]) * ELEMENT_BYTES // granule
+        column = wavefronts["column"] - trace.workgroups["column"][workgroup]
+        column = column * trace.stored_element_bytes // granule
         pitch = made.width[workgroup]
         start = first + made.start[workgroup] + rows_down * pitch + column
         sizes = np.zeros(trace.n_workgroups * down * across, np.int64)
@@ -147,7 +158,8 @@ class Dataflow:
             first = int(step["operand"]) + operand * int(step["stride"])
             is_received = step["is_received"] and operand == n_operands - 1
             read = (wire, sent) if is_received else (offsets, items)
-            place, distance = self._map.place(first + read[0]), int(step["source"] + operand * step["source_stride"])
+            granules = wide_granules(step, operand, self.program.line) if step["is_wide"] else first + read[0]
+            place, distance = self._map.place(granules), int(step["source"] + operand * step["source_stride"])
             if distance % self.program.n:
                 self._fetched.append((self.key(NONE, distance, place), read[1]))
             else:

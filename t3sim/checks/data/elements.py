@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.places import Ints
+from t3sim.program.checks.tiles import HALVES, output_granule, parts_of_granule
 from t3sim.program.operations import Content, Gemm, Program, rectangles, tile_granules
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -25,7 +26,9 @@ BAD = -99  # what a place that is none holds
 
 
 class Made:
-    """The granules that a GEMM makes: tile by tile in the order of the trace, each row by row.
+    """The granules that a GEMM stores: tile by tile in the order of the trace, each row by row.
+
+    If it splits k these are partial sums: *parts* of a granule of the output, which all have its name.
 
     Workgroup w of rank r stands for that workgroup of rank 0 which makes the same chunk of the output: r chunks on.
     Where chunks have unlike shapes (decision 10) it stands for itself.  A GEMM of a single chunk makes one of n such
@@ -35,15 +38,31 @@ class Made:
     def __init__(self, gemm: Gemm, program: Program, first_name: int) -> None:
         """The names of the elements start at *first_name*."""
         trace, self.gemm, self.first_name = gemm.trace, gemm, first_name
-        row, column, self.width = tile_granules(trace, program.granule)
+        row, column, self.width = tile_granules(trace, program.granule, trace.stored_element_bytes)
         self.rows = np.array(trace.workgroups["n_rows"])
-        self.start = np.cumsum(self.rows * self.width) - self.rows * self.width
-        self.across = int((column + self.width).max())  # granules of a dense row
-        pitch = np.full(trace.n_workgroups, self.across)
-        self.which, self.inside, self._dense = rectangles(row * self.across + column, pitch, self.rows, self.width)
+        self.start: Ints = np.asarray(np.cumsum(self.rows * self.width) - self.rows * self.width, np.int64)
+        self.which, self.inside, _ = rectangles(self.start, self.width, self.rows, self.width)
         self.n_granules = len(self.which)
+        self.n_parts = parts_of_granule(gemm)
+        n_halves = HALVES if self.n_parts > 1 else 1
+        self.whole_width, column = self.width // n_halves, column // n_halves
+        whole = trace.whole_tiles
+        sizes = self.rows[whole] * self.whole_width[whole]
+        self.across = int((column + self.whole_width).max())  # granules of a dense row of the output
+        first, pitch = row * self.across + column, np.full(len(whole), self.across)
+        self._dense = rectangles(first[whole], pitch, self.rows[whole], self.whole_width[whole])[2]
+        self.n_outputs = len(self._dense)
+        # Of each stored granule: its granule of the output, and which part of it.
+        tile = (np.cumsum(trace.panel == 0) - 1)[trace.first_of_tile]
+        self._tile_start = (np.cumsum(sizes) - sizes)[tile]  # in the output, of each workgroup
+        inside, half = self.inside, np.zeros(self.n_granules, np.int64)
+        if self.n_parts > 1:
+            inside, half = output_granule(inside, self.width[self.which], program.line)
+        self.output, self.part = self._tile_start[self.which] + inside, HALVES * trace.panel[self.which] + half
+        self._stored = np.zeros(self.n_outputs, np.int64)  # the stored granule with part 0 of each of the output
+        self._stored[self.output[self.part == 0]] = np.flatnonzero(self.part == 0)
         self.n_copies = program.n if trace.n_chunks == 1 else 1
-        self.n_names = self.n_copies * self.n_granules
+        self.n_names = self.n_copies * self.n_outputs
         shapes = trace.workgroups[["n_rows", "n_columns"]]
         each, rest = divmod(trace.n_workgroups, program.n)
         sizes = np.diff(trace.chunk_ranges)[:, 0]
@@ -53,23 +72,27 @@ class Made:
     def names(self, rank: int) -> Ints:
         """Return the names of what *rank* makes."""
         if self.n_copies > 1:
-            return self.first_of(rank) + np.arange(self.n_granules)
+            return np.asarray(self.first_of(rank) + self.output)
         workgroup = (self.which + rank * self._each) % len(self.start)
-        return np.asarray(self.first_name + self.start[workgroup] + self.inside)
+        return np.asarray(self.first_name + self.output[self.start[workgroup] + self.inside])
+
+    def output_names(self, rank: int, workgroups: Ints, inside: Ints) -> Ints:
+        """Return the names of granules of the output, by their number *inside* tiles of *workgroups*."""
+        return np.asarray(self.names(rank)[self._stored[self._tile_start[workgroups] + inside]])
 
     def first_of(self, rank: int) -> int:
         """Return the name of what a GEMM of the trace of *rank* makes first."""
-        return self.first_name + (rank + self.gemm.first_chunk) % self.n_copies * self.n_granules
+        return self.first_name + (rank + self.gemm.first_chunk) % self.n_copies * self.n_outputs
 
     def turned(self, distance: int) -> Ints:
         """Return for all names the ones that they are in the frame of the GPU at *distance*."""
         if self.n_copies == 1:
-            return self.names(distance)
+            return self.names(distance)[self._stored]
         chunks = self.first_name + np.arange(self.n_names).reshape(self.n_copies, -1)
         return np.asarray(np.roll(chunks, -distance, axis=0).reshape(-1))
 
     def granules(self, product: NDArray[np.float64], n_elements: int) -> Ints:
-        """Return what a GEMM of rank 0 makes of *product*, granule by granule."""
+        """Return *product*, of a GEMM of rank 0, granule by granule of the output."""
         padded = np.zeros((product.shape[0], self.across * n_elements), np.int64)
         padded[:, : product.shape[1]] = product
         return np.asarray(padded.reshape(-1, n_elements)[self._dense])
@@ -101,7 +124,7 @@ class Elements:
         self.parts[:, : shape[1]] = np.random.default_rng(seed).integers(-1000, 1000, shape)
         for number, made in enumerate(self.made):
             for rank in range(self.n):
-                names = slice(made.first_of(rank), made.first_of(rank) + made.n_granules)
+                names = slice(made.first_of(rank), made.first_of(rank) + made.n_outputs)
                 # Products of doubles are exact here: |sum| is at most 9 k, far below 2^53.
                 a, b = self._operands(number, rank)
                 self.parts[rank, names] = made.granules(a @ b, self.n_elements)
@@ -117,15 +140,21 @@ class Elements:
         found = [np.full((1, self.n_elements + 2), BAD)]
         for number, made in enumerate(self.made):
             a, b = self._operands(number, rank)
-            product = np.zeros((a.shape[0], b.shape[1]))
-            for tile in made.gemm.trace.workgroups:
+            trace, names = made.gemm.trace, made.names(rank)
+            products = np.zeros((trace.tiling.split_k, a.shape[0], b.shape[1]))
+            for tile, panel, first, n in zip(trace.workgroups, trace.panel, *trace.panels, strict=True):
                 rows = slice(tile["row"], tile["row"] + tile["n_rows"])
                 columns = slice(tile["column"], tile["column"] + tile["n_columns"])
-                product[rows, columns] += a[rows] @ b[:, columns]
-            names = made.names(rank)
+                k = slice(first * trace.tiling.k_slice, (first + n) * trace.tiling.k_slice)
+                products[panel, rows, columns] += a[rows, k] @ b[k, columns]
+            by_panel = np.stack([made.granules(product, self.n_elements) for product in products])
             values = np.empty((len(names), self.n_elements + 2), np.int64)
-            values[:, :GIVERS] = made.granules(product, self.n_elements)[names - made.first_of(rank)]
+            panel, half = made.part // HALVES, made.part % HALVES
+            values[:, :GIVERS] = by_panel[panel, names - made.first_of(rank)]
+            if made.n_parts > 1:  # of its own half of the elements, and who gives is in one of the parts
+                values[:, :GIVERS] *= np.arange(self.n_elements) * HALVES // self.n_elements == half[:, None]
             values[:, GIVERS], values[:, NAMES] = one_of(rank), names
+            values[made.part > 0, GIVERS:] = 0
             found.append(values)
         return np.concatenate([*found[1:], found[0]])
 

@@ -112,17 +112,17 @@ def operand_line(gemm, entry, load_line_index, slice_index):
     if load_line_index < gemm.tile_rows:
         if load_line_index < entry.row_from or load_line_index >= entry.row_until:
             return OUTSIDE if load_line_index >= entry.n_rows else OF_THE_OTHER
-        return gemm.a_line + (entry.row + load_line_index) * gemm.n_slices + slice_index
+        return entry.a_line + load_line_index * gemm.n_slices + slice_index
     column = load_line_index - gemm.tile_rows
     if column < entry.column_from or column >= entry.column_until:
         return OUTSIDE if column >= entry.n_columns else OF_THE_OTHER
-    return gemm.b_line + (entry.column + column) * gemm.n_slices + slice_index
+    return entry.b_line + column * gemm.n_slices + slice_index
 
 
 @kernel
 def loaded_workgroup(gemm, workgroups, slot):
     """Return the workgroup of the slice that is loaded next: the one that has the slot, or its next tile's."""
-    if slot.load_slice < gemm.n_slices:
+    if slot.load_slice < slot.n_slices:
         return slot.workgroup
     return workgroups[gemm.first_workgroup + slot.next_place].order
 
@@ -130,7 +130,7 @@ def loaded_workgroup(gemm, workgroups, slot):
 @kernel
 def begins_unposted(gpu, gemm, workgroups, slot):
     """Return whether the slice that is loaded next is the first of a tile whose signal is missing."""
-    if slot.load_slice != 0 and slot.load_slice != gemm.n_slices:
+    if slot.load_slice != 0 and slot.load_slice != slot.n_slices:
         return False
     return not is_posted(gpu, workgroups[loaded_workgroup(gemm, workgroups, slot)])
 
@@ -144,8 +144,8 @@ def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, kept, slot_
     until = loads_until(gemm, slot)
     while credit > kept and slot.load_slice < until:
         entry = workgroups[loaded_workgroup(gemm, workgroups, slot)]
-        slice_index = slot.load_slice if slot.load_slice < gemm.n_slices else slot.load_slice - gemm.n_slices
-        n_granules = gemm.last_slice_granules if slice_index == gemm.n_slices - 1 else gpu.l2.granules_per_line
+        slice_index = slot.load_slice if slot.load_slice < slot.n_slices else slot.load_slice - slot.n_slices
+        n_granules = gemm.last_slice_granules if slice_index == entry.last_slice else gpu.l2.granules_per_line
         buffer = buffer_of(slot, slot.load_slice)
         owner = (cu_index << UNIT_SHIFT) | (slot_index << SLOT_SHIFT) | buffer
         while credit > kept and slot.load_line < n_lines:
@@ -179,7 +179,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, kept, slot_
         slot.is_issued[buffer] = 1
         slot.load_slice += 1
         if gemm.loads_ahead:
-            take_tile_ahead(gemm, slot)
+            take_tile_ahead(gemm, workgroups, slot)
             until = loads_until(gemm, slot)
         if slot.load_slice < until and begins_unposted(gpu, gemm, workgroups, slot):
             return credit
@@ -196,7 +196,7 @@ def multiply(gpu, gemm, slot, entry, share, now):
     slot.is_multiplying = slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
     slot.multiply_slice += 1
     gpu.n_slices_multiplied += 1
-    if slot.multiply_slice == gemm.n_slices:
+    if slot.multiply_slice == slot.n_slices:
         entry.main_loop_end_at = now
         slot.stored_at = now + gemm.epilogue_ticks
 
@@ -209,7 +209,7 @@ def start_slice(gemm, slot, entry, now):
         slot.work_left = 0
         return
     carried = min(slot.work_left, 0)
-    slot.work_left = (gemm.last_slice_work if slot.multiply_slice == gemm.n_slices - 1 else gemm.slice_work) + carried
+    slot.work_left = (gemm.last_slice_work if slot.multiply_slice == entry.last_slice else gemm.slice_work) + carried
     slot.is_multiplying = 1
     if slot.multiply_slice == 0:
         entry.multiply_at = now
@@ -221,9 +221,9 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
     granules_per_line = gpu.l2.granules_per_line
-    lines_per_row = gemm.tile_columns * 2 // gpu.line_bytes
+    lines_per_row = gemm.tile_columns * gemm.element_bytes // gpu.line_bytes
     columns_per_line = gemm.tile_columns // lines_per_row
-    columns_per_granule = gpu.granule_bytes // 2
+    columns_per_granule = gpu.granule_bytes // gemm.element_bytes
     lines_per_wavefront_row = gemm.wavefront_columns // columns_per_line
     wavefronts_across = gemm.tile_columns // gemm.wavefront_columns
     while credit > kept and slot.store_line < gemm.tile_rows * lines_per_row:
@@ -324,7 +324,7 @@ def acknowledge_store(gpu, workgroups, tiles, tag, done_at):
 def has_stored_all(gpu, gemm, slot, now):
     """Return whether the whole tile has been stored, acknowledged, and counted if its kernel does."""
     return (
-        slot.store_line >= gemm.tile_rows * (gemm.tile_columns * 2 // gpu.line_bytes)
+        slot.store_line >= gemm.tile_rows * (gemm.tile_columns * gemm.element_bytes // gpu.line_bytes)
         and slot.stores_outstanding == 0
         and slot.stored_at + gemm.count_ticks <= now
     )
@@ -410,7 +410,7 @@ def note_without_multiplying(gpu, workgroups, cu, state, credit, now):
             return
         entry = workgroups[slot.workgroup]
         gemm = gpu.operations[entry.operation]
-        if slot.multiply_slice < gemm.n_slices:
+        if slot.multiply_slice < slot.n_slices:
             note_slot(gpu, cu, reason_without_operands(gpu, gemm, cu, slot, entry))
             return
     # The last of them has ended in this slot; the next one comes in the following slot.
@@ -435,7 +435,7 @@ def state_of(gemm, slot):
     """Return what a launched workgroup does in a slot."""
     if slot.is_multiplying:
         return codes.BUSY_MULTIPLYING
-    if slot.multiply_slice == gemm.n_slices:
+    if slot.multiply_slice == slot.n_slices:
         return codes.STORING
     return codes.WAIT_FIRST_OPERANDS if slot.multiply_slice == 0 else codes.WAIT_OPERANDS
 
@@ -474,18 +474,18 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
         if turn < gpu.n_slots:
             if slot.is_multiplying:
                 multiply(gpu, gemm, slot, entry, share, now)
-            if slot.is_multiplying == 0 and slot.multiply_slice < gemm.n_slices:
+            if slot.is_multiplying == 0 and slot.multiply_slice < slot.n_slices:
                 start_slice(gemm, slot, entry, now)
             state = min(state, state_of(gemm, slot))
         if gemm.loads_ahead:
-            take_tile_ahead(gemm, slot)
-        stores = slot.multiply_slice == gemm.n_slices and not is_in_epilogue(slot, now)
+            take_tile_ahead(gemm, workgroups, slot)
+        stores = slot.multiply_slice == slot.n_slices and not is_in_epilogue(slot, now)
         loads = (
             may_load(gemm, slot)
             and not is_behind_stores(gpu.link_port, cu)
             and not begins_unposted(gpu, gemm, workgroups, slot)
         )
-        if not (stores or loads) and (slot.load_slice == 0 or slot.multiply_slice == gemm.n_slices):
+        if not (stores or loads) and (slot.load_slice == 0 or slot.multiply_slice == slot.n_slices):
             continue
         if credit > 0:
             cu.asking_slot = slot_index

@@ -229,6 +229,7 @@ def workgroup_slot_dtype(layout):
         "next_place",  # in the order of the tile that it has taken and not begun; -1: none
         "launch_at",
         "load_slice",  # that is loaded; those of the next tile follow those of this one
+        "n_slices", "n_to_load",  # of its tile; and with those of the next one, if it has taken that
         "load_line", "multiply_slice", "is_multiplying", "work_left",
         "first_buffer",  # of the tile
         ("ready_at", (layout.n_buffers,)),
@@ -407,10 +408,10 @@ OPERATION_TABLE = record_dtype(
     "tile_rows", "tile_columns", "wavefront_rows", "wavefront_columns",
     "n_wavefronts",  # per workgroup; 0: a move kernel that goes on line by line
     "first_tile",  # of TILE_TABLE
-    "n_slices",
+    "n_slices",  # of k, each a line of a row of A or a column of B
     "n_buffers",  # operand slices staged per workgroup
     "last_slice_granules", "slice_work", "last_slice_work",
-    "a_line", "b_line",  # first lines of the operands
+    "element_bytes",  # of the output as it is stored
     "is_tracked",  # the tracker counts its tiles
     # move kernel
     "n_ranks",
@@ -516,7 +517,10 @@ POST_TABLE = record_dtype("distance", "signal", "amount")
 WORKGROUP_TABLE = record_dtype(
     "operation",
     "order",  # the workgroup of the same operation that is dispatched in this place
-    "first_tile", "row", "column", "n_rows", "n_columns", "route",
+    "first_tile", "n_rows", "n_columns", "route",
+    "a_line", "b_line",  # of its operands: the first lines of its first row and column
+    "n_slices",  # that it multiplies: all of k, or its panel
+    "last_slice",  # number among them of the last one of k; in another panel none of them has it
     "row_from", "row_until", "column_from", "column_until",  # of its operands, counted from its first: those it loads
     "packet",  # bytes of its stores to other GPUs
     "n_leaving",  # granules of its tile for other GPUs, stored there by it or sent by the DMA engine
@@ -552,7 +556,8 @@ DMA_TABLE = record_dtype(
 
 STEP_TABLE = record_dtype(
     "n_lines", "n_granules", "n_operands",
-    "operand", "stride",  # first granule of the first operand; from one operand to the next
+    "is_wide",  # 1: two operands in a row are the lines, in turn, of one array whose elements are twice as wide
+    "operand", "stride",  # first granule of the first operand; from one operand, or such array, to the next
     "is_remote", "source", "source_stride",  # whether any lies on another GPU; distances of their GPUs, likewise
     "is_received",  # the last operand lies as a step sent it, flags between the data
     "send",  # kind of the message; -1: the result is not sent

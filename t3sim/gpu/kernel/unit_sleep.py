@@ -28,8 +28,7 @@ def may_load(gemm, slot):
 @kernel
 def loads_until(gemm, slot):
     """Return the slice before which a workgroup may load now: of its tile, and behind it of the one it has taken."""
-    n_taken = gemm.n_slices if slot.next_place < 0 else 2 * gemm.n_slices
-    return min(n_taken, slot.multiply_slice + gemm.n_buffers)
+    return min(slot.n_to_load, slot.multiply_slice + gemm.n_buffers)
 
 
 @kernel

@@ -60,12 +60,13 @@ def take_tile(gemm, slot, place):
 
 
 @kernel
-def take_tile_ahead(gemm, slot):
+def take_tile_ahead(gemm, workgroups, slot):
     """Let a persistent workgroup that loads ahead, and has loaded its tile, take the next one if there is one."""
-    if slot.load_slice == gemm.n_slices and slot.next_place < 0:
+    if slot.load_slice == slot.n_slices and slot.next_place < 0:
         slot.next_place = tile_after(gemm, slot)
         if slot.next_place >= 0:
             take_tile(gemm, slot, slot.next_place)
+            slot.n_to_load += workgroups[workgroups[gemm.first_workgroup + slot.next_place].order].n_slices
 
 
 @kernel
@@ -203,14 +204,15 @@ def launch_workgroup(gpu, operation, workgroups, place, cu_index, slot_index, no
     slot.refused_by = codes.WORKING
     if slot.next_place >= 0:
         slot.next_place = -1
-        slot.load_slice -= gemm.n_slices
-        slot.first_buffer = (slot.first_buffer + gemm.n_slices) & BUFFER_MASK
+        slot.load_slice -= slot.n_slices
+        slot.first_buffer = (slot.first_buffer + slot.n_slices) & BUFFER_MASK
     else:
         take_tile(gemm, slot, place)
         slot.load_slice = slot.load_line = slot.first_buffer = 0
         for buffer in range(BUFFER_MASK + 1):
             slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
     entry = workgroups[index]
+    slot.n_slices = slot.n_to_load = entry.n_slices
     entry.cu = cu_index
     entry.slot = slot_index
     entry.start_at = slot.launch_at

@@ -15,6 +15,7 @@ from t3sim.program.checks.follow import Following
 from t3sim.program.checks.form import note_form
 from t3sim.program.checks.shadow import MOST_RANKS
 from t3sim.program.checks.stuck import note_circle, note_missing_posts
+from t3sim.program.checks.tiles import parts_in
 from t3sim.program.checks.words import Findings, Problem
 from t3sim.program.compare import difference
 from t3sim.program.operations import Gemm, Program
@@ -30,6 +31,11 @@ def problems_of(programs: Sequence[Program]) -> list[Problem]:
     """
     if len(programs) > MOST_RANKS:
         raise UsageError(f"programs of {len(programs)} ranks cannot be checked, of {MOST_RANKS} at most")
+    if len(programs) + (n_parts := parts_in(programs)) > MOST_RANKS:
+        message = (
+            f"sums of {len(programs)} ranks and of {n_parts} parts of a contribution (`split_k`) cannot be checked"
+        )
+        raise UsageError(f"{message}, of {MOST_RANKS} in all at most")
     findings = Findings()
     note_form(programs, findings)
     if not findings.problems:

@@ -21,7 +21,7 @@ from t3sim.collective.schedule import places_for
 from t3sim.program.checks.ledger import Knowledge, Ledger, Number, sources_of, step_post, waited_at
 from t3sim.program.checks.places import Map, followed_buffers
 from t3sim.program.checks.shadow import BAD, CLOCK, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value
-from t3sim.program.checks.tiles import TileState, segments, tile_state
+from t3sim.program.checks.tiles import TileState, parts_in, segments, tile_state
 from t3sim.program.checks.words import Findings, Words
 from t3sim.program.operations import (
     NONE,
@@ -35,6 +35,7 @@ from t3sim.program.operations import (
     Moves,
     Post,
     Program,
+    wide_granules,
 )
 
 Steps = Generator["Blocked", None, Clock]
@@ -123,7 +124,7 @@ class Following:
             largest = max(largest, *(one.offset + one.n_granules for one in contents), 1)
             for state in states.values():
                 largest = max(largest, int((state.index.max() + 1) * state.sizes.max()))
-        self.frames = Frames(self.n, largest)
+        self.frames = Frames(self.n, largest, parts_in(self.programs))
         self.map = Map(self.programs[0].buffers, followed_buffers(self.programs))
         n_codes = self.n * self.n_threads * self.codes_per_thread
         self.memories = [Shadow(self.map.size, self.frames, self.codes_per_thread, n_codes) for _ in self.programs]
@@ -288,6 +289,8 @@ class Following:
         for j, source in enumerate(sources):
             is_wire = bool(step["is_received"]) and j == len(sources) - 1
             place = self._spread(moves, step["operand"] + j * step["stride"], n, is_wire=is_wire)
+            if step["is_wide"]:
+                place = self.map.places(wide_granules(step, j, self.programs[0].line))
             found = self._read(actor, source, place)
             value, wrong = (found, []) if j == 0 else self.memories[0].added(value, found)
             for index, what in wrong:
@@ -370,7 +373,7 @@ class Following:
             self._to_tiles(state, workgroups, value, group.distance, group.kind, actor)
             return
         which, inside, granules = state.places(workgroups)
-        value = state.value(self.frames, workgroups[which], inside)
+        value = state.stored(self.frames, workgroups[which], inside)
         self._write(actor, group.distance, self.map.places(granules), value, group.kind)
         if group.distance == 0:
             self._see(actor.number, workgroups, having_done(actor.clock, actor.thread, 1))
@@ -440,7 +443,7 @@ class Following:
                     expected = self.frames.of_content(content)
                 else:
                     state = next(state for state in self.tiles[r].values() if state.gemm.name == content.gemm)
-                    which, inside, granules = content.places(state.rows, state.widths)
+                    which, inside, granules = content.places(state.rows, state.whole_widths)
                     place = self.map.places(granules)
                     expected = state.value(self.frames, content.workgroups[which], inside, content.of)
                 found = self.memories[r].read(place, end)
@@ -466,7 +469,7 @@ class Following:
             elif found.element[k] != expected.element[k]:
                 texts.append("is another element than it has to be")
             else:
-                due, held = int(expected.ranks[k]), int(found.ranks[k])
+                due, held = int(expected.ranks[k]), int(found.ranks[k]) & self.frames.all_ranks
                 texts += [f"lacks the contribution of {self.words.ranks(due & ~held)}"] if due & ~held else []
                 texts += [f"has a contribution of {self.words.ranks(held & ~due)} in it"] if held & ~due else []
             self.findings.add("sums", f"{what} {where} {' and '.join(texts)}")

@@ -124,6 +124,8 @@ def of_gemm(gemm: Operation, program: Program, places: Map) -> Iterator[str]:
         yield f"tile {w} goes through the L2 to another GPU"
     for w in np.flatnonzero(is_away & (stores.updates > 0))[:1].tolist():
         yield f"tile {w} is counted here, but stored on another GPU"
+    if gemm.trace.tiling.split_k > 1 and (is_away | (stores.kind == UPDATE) | (stores.updates > 0)).any():
+        yield "its kernel splits k: partial sums are stored on the own GPU, and nothing adds to them or counts them"
     in_lines = (stores.first % program.line == 0) & (stores.pitch % program.line == 0)
     for w in np.flatnonzero((stores.kind == CACHED) & ~in_lines)[:1].tolist():
         yield f"tile {w} goes through the L2, but its rows do not begin with cache lines, of {program.line} granules"
@@ -180,10 +182,17 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
     for j in range(operands):
         is_last = (j == steps["n_operands"] - 1) & (steps["is_received"] == 1)
         length = np.where(j < steps["n_operands"], np.where(is_last, on_wire, steps["n_granules"]), 0)
-        ranges.append((f"operand {j}", steps["operand"] + j * steps["stride"], length))
+        first = steps["operand"] + j * steps["stride"]
+        is_wide = steps["is_wide"] == 1  # two operands are the lines, in turn, of one array
+        first = np.where(is_wide, steps["operand"] + j // 2 * steps["stride"], first)
+        ranges.append((f"operand {j}", first, np.where(is_wide, 2 * length, length)))
     for name, first, length in ranges:
         for k in places.outside(first, length)[:1].tolist():
             yield f"{name} of step {step_name(moves, k)}, from granule {int(first[k])} on, is not inside one buffer"
+    is_plain = (steps["n_operands"] % 2 == 0) & (steps["n_granules"] % program.line == 0) & (steps["is_received"] == 0)
+    is_plain &= (steps["source"] == 0) & (steps["source_stride"] == 0)
+    for k in np.flatnonzero(~np.isin(steps["is_wide"], (0, 1)) | (steps["is_wide"] == 1) & ~is_plain)[:1].tolist():
+        yield f"step {step_name(moves, k)} adds wide elements, pairs of operands in whole lines of the own GPU"
     for k in np.flatnonzero(is_sent & ~np.isin(steps["send"], (STORE, UPDATE)))[:1].tolist():
         yield f"step {step_name(moves, k)} sends as {int(steps['send'][k])}, not STORE or UPDATE"
     for k in np.flatnonzero(is_sent & ((steps["distance"] < 1) | (steps["distance"] >= program.n)))[:1].tolist():

@@ -1,7 +1,8 @@
 """What the memories of all ranks hold while programs are followed on paper, and who touched what last.
 
 Each granule holds the name of an element (chunk and offset, in the frame of its GPU) and the ranks whose contributions
-have been added up in it.  Beside that it remembers who stored, updated and read it last, so that an access that nothing
+have been added up in it.  The contribution of a GPU whose GEMM splits k comes in parts: with the last one it is there.
+Beside that it remembers who stored, updated and read it last, so that an access that nothing
 orders behind an earlier one is noticed (as FastTrack does for threads; Flanagan and Freund, PLDI 2009).
 """
 
@@ -46,12 +47,13 @@ class Breach(NamedTuple):
 class Frames:
     """How elements and ranks of one rank's frame are called by the rank at another distance."""
 
-    def __init__(self, n: int, chunk_size: int) -> None:
-        """*chunk_size* is more than the offsets inside a chunk."""
-        self.n, self.chunk_size = n, chunk_size
+    def __init__(self, n: int, chunk_size: int, n_parts: int = 0) -> None:
+        """*chunk_size* is more than the offsets inside a chunk, *n_parts* of a contribution have a bit each."""
+        self.n, self.chunk_size, self.n_parts = n, chunk_size, n_parts
         self.element_type = np.int32 if n * chunk_size < 1 << 31 else np.int64
-        self.rank_type = np.uint32 if n <= 32 else np.uint64
+        self.rank_type = np.uint32 if n + n_parts <= 32 else np.uint64
         self.all_ranks = (1 << n) - 1
+        self.all_parts = (1 << n_parts) - 1 << n
 
     def value(self, chunk: Any, offset: Any, of: int | None, n: int) -> Value:
         """Return *n* elements of *chunk* from (or at) *offset*, with the contribution of *of* or of all."""
@@ -59,6 +61,20 @@ class Frames:
         element[:] = chunk % self.n * self.chunk_size + offset
         bits = self.all_ranks if of is None else 1 << of % self.n
         return Value(element, np.full(n, bits, self.rank_type))
+
+    def part(self, numbers: NDArray[Any], n: int) -> NDArray[Any]:
+        """Return the bits of parts *numbers* of the own contribution, of *n*."""
+        each = self.n_parts // n
+        bits = self.n + np.arange(n) * each
+        return np.asarray((np.left_shift(1, bits + each) - np.left_shift(1, bits)).astype(self.rank_type)[numbers])
+
+    def joined(self, ranks: NDArray[Any]) -> NDArray[Any]:
+        """Return *ranks* with the own contribution where all parts of it are there."""
+        if not self.n_parts:
+            return ranks
+        kind = self.rank_type
+        is_whole = ranks & kind(self.all_parts) == kind(self.all_parts)
+        return np.where(is_whole, ranks & kind(self.all_ranks) | kind(1), ranks)
 
     def of_content(self, content: Content, start: int = 0, stop: int | None = None) -> Value:
         """Return what *content* says, or from granule *start* to *stop* of it."""
@@ -74,7 +90,8 @@ class Frames:
         mine = d * self.chunk_size
         turned = np.where(element < mine, element + (self.n * self.chunk_size - mine), element - mine)
         kind = self.rank_type
-        bits = (ranks >> kind(d) | ranks << kind(self.n - d)) & kind(self.all_ranks)
+        parts, ranks = ranks & kind(self.all_parts), ranks & kind(self.all_ranks)
+        bits = (ranks >> kind(d) | ranks << kind(self.n - d)) & kind(self.all_ranks) | parts
         return Value(np.where(element < 0, element, turned).astype(self.element_type), bits)
 
 
@@ -128,7 +145,7 @@ class Shadow:
 
     def added(self, a: Value, b: Value) -> tuple[Value, list[tuple[int, str]]]:
         """Return the sums of two arrays, and what is wrong with the first one that is no element."""
-        ranks = a.ranks | b.ranks
+        ranks = self.frames.joined(a.ranks | b.ranks)
         is_right = (a.element == b.element) & ((a.ranks & b.ranks) == 0)
         if is_right.all():
             return Value(a.element, ranks), []
@@ -140,7 +157,9 @@ class Shadow:
             twice = int(a.ranks[i] & b.ranks[i])
             what = "adds different elements"
             if a.element[i] == b.element[i]:
-                what = f"adds the contribution of the rank at distance {distances_of(twice)[0]} a second time"
+                distances = distances_of(twice & self.frames.all_ranks)
+                whose = f"the contribution of the rank at distance {distances[0]}" if distances else "a partial sum"
+                what = f"adds {whose} a second time"
             found.append((i, what))
         return Value(element, ranks), found
 

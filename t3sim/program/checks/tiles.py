@@ -1,5 +1,7 @@
 """The tiles of a GEMM as the checks see them: where they lie, which are alike, which the tracker counts."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -8,6 +10,8 @@ from numpy.typing import NDArray
 
 from t3sim.program.checks.shadow import CLOCK, Clock, Frames, Value
 from t3sim.program.operations import NONE, Gemm, Ints, Program, paired, rectangles, tile_granules
+
+HALVES = 2  # granules of partial sums, in FP32, for one of the output
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,12 @@ class TileState:
     """The tiles of a GEMM on one rank."""
 
     gemm: Gemm
-    sizes: Ints  # granules of each tile
+    line: int  # granules
+    sizes: Ints  # granules of each tile, as it is stored
     widths: Ints  # granules of a row of it
     rows: Ints
     chunk: Ints
-    index: Ints  # inside the chunk
+    index: Ints  # of the tile inside the chunk
     group: Ints
     groups: list[Group]
     is_exact: bool  # each tile stands for one of the same shape; else an element is named by its chunk only
@@ -44,10 +49,31 @@ class TileState:
         """Return the granules after which each tile is complete."""
         return self.gemm.stores.updates * self.sizes
 
+    @property
+    def n_parts(self) -> int:
+        """Return how many granules that it stores are added up for one of the output; 1: each is one."""
+        return parts_of_granule(self.gemm)
+
+    @property
+    def whole_widths(self) -> Ints:
+        """Return granules of a row of each tile in the output."""
+        return self.widths if self.n_parts == 1 else self.widths // HALVES
+
     def value(self, frames: Frames, workgroups: Ints, inside: Ints, of: int | None = 0) -> Value:
         """Return granules by their number *inside* tiles of *workgroups*; contributed by *of*, by default itself."""
         offset = self.index[workgroups] * int(self.sizes.max()) + inside if self.is_exact else 0
         return frames.value(self.chunk[workgroups], offset, of, len(workgroups))
+
+    def stored(self, frames: Frames, workgroups: Ints, inside: Ints) -> Value:
+        """Return granules as they are stored, by their number *inside* tiles: partial sums, if k is split.
+
+        These are twice as wide: the elements of a line of the output fill two, one behind the other.
+        """
+        if self.n_parts == 1:
+            return self.value(frames, workgroups, inside)
+        inside, half = output_granule(inside, self.widths[workgroups], self.line)
+        part = HALVES * self.gemm.trace.panel[workgroups] + half
+        return Value(self.value(frames, workgroups, inside).element, frames.part(part, self.n_parts))
 
     def places(self, workgroups: Ints) -> tuple[Ints, Ints, Ints]:
         """Return, granule by granule, which of *workgroups*, the number inside its tile, and where it is stored."""
@@ -67,7 +93,10 @@ class TileState:
 def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     """Return the tiles of *gemm* before it runs; *n_threads* is the length of clocks."""
     trace, stores, n = gemm.trace, gemm.stores, gemm.trace.n_workgroups
-    rows, widths = np.array(trace.workgroups["n_rows"]), tile_granules(trace, program.granule)[2]
+    rows, widths = (
+        np.array(trace.workgroups["n_rows"]),
+        tile_granules(trace, program.granule, trace.stored_element_bytes)[2],
+    )
     is_to = stores.to != NONE
     keys = ((stores.kind * program.n + stores.distance) * 2 + is_to) * (program.n_signals + 1) + stores.signal + 1
     _found, examples, group = np.unique(keys, return_index=True, return_inverse=True)
@@ -81,11 +110,36 @@ def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     alike = (n_to == 1) & (rows[to] == rows) & (widths[to] == widths)
     of_trace = trace.workgroups["chunk"]
     chunk = gemm.first_chunk + of_trace
-    index = gemm.first_tile + np.arange(n) - trace.chunk_ranges[:, 0][of_trace]
+    n_before = np.cumsum(trace.panel == 0) - (trace.panel == 0)  # tiles
+    index = gemm.first_tile + n_before[trace.first_of_tile] - n_before[trace.chunk_ranges[:, 0]][of_trace]
     return TileState(
-        gemm, rows * widths, widths, rows, chunk, index, group.reshape(-1), groups, bool(alike[stands].all()), to, n_to,
-        np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros((program.n, n_threads), CLOCK),
+        gemm, program.line, rows * widths, widths, rows, chunk, index, group.reshape(-1), groups,
+        bool(alike[stands].all()), to, n_to, np.zeros(n, np.int64), np.zeros(n, np.bool_),
+        np.zeros((program.n, n_threads), CLOCK),
     )  # fmt: skip
+
+
+def parts_of_granule(gemm: Gemm) -> int:
+    """Return how many granules that *gemm* stores are added up for one of its output."""
+    n_panels = gemm.trace.tiling.split_k
+    return HALVES * n_panels if n_panels > 1 else 1
+
+
+def parts_in(programs: Sequence[Program]) -> int:
+    """Return into how many parts contributions come, so that those of each GEMM are a number of these; 0: none does."""
+    gemms = (one for program in programs for one in program.operations if isinstance(one, Gemm))
+    n = math.lcm(*(parts_of_granule(one) for one in gemms))
+    return n if n > 1 else 0
+
+
+def output_granule(inside: Ints, widths: Ints, line: int) -> tuple[Ints, Ints]:
+    """Return which granule of a tile of the output a granule of its partial sums is of, and which half of that.
+
+    *inside* is its number in a tile with rows of *widths* granules, in whole lines.
+    """
+    row, column = np.divmod(inside, widths)
+    number, rest = np.divmod(column, line)
+    return row * (widths // HALVES) + number // HALVES * line + rest, number % HALVES
 
 
 def segments(gemm: Gemm) -> list[tuple[tuple[int, int], Ints]]:

@@ -16,6 +16,7 @@ from t3sim.selfcheck.data_cases import (
     random_case,
     run_case,
 )
+from t3sim.workload.kernel_choice import split
 from tests.conftest import sample
 
 N_ALL = 1050
@@ -38,7 +39,8 @@ def test_the_cases_cover_what_they_claim() -> None:
     cases = [random_case(seed) for seed in range(N_ALL)]
     assert {case.kind for case in cases} == set(KINDS)
     assert {case.n_devices for case in cases} == {*SMALL_RINGS, *LARGE_RINGS}
-    assert {case.tiling for case in cases} == set(TILINGS)
+    assert {split(case.tiling, 1) for case in cases} == set(TILINGS)
+    assert {case.tiling.split_k for case in cases} == {1, 2, 3}
     assert {case.machine for case in cases} == set(range(len(MACHINES)))
     ragged = [case for case in cases if case.shape.m % 16 or case.shape.n % 64]
     assert len(ragged) > len(cases) / 2

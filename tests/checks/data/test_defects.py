@@ -21,6 +21,9 @@ from tests.conftest import cases
 
 SHAPE = GemmShape(m=256, n=100, k=70)
 FUSED = DataCase("fused round_robin", 4, SHAPE, TILINGS[0], machine=0, is_mirrored=False, seed=3)
+SPLIT = replace(
+    FUSED, kind="gemm", shape=GemmShape(m=256, n=128, k=200), tiling=TILINGS[0].model_copy(update={"split_k": 3})
+)
 SCATTER = replace(FUSED, kind="reduce-scatter")
 NEAR_MEMORY = replace(FUSED, kind="reduce-scatter near memory")
 GATHER = replace(FUSED, kind="all-gather")
@@ -113,6 +116,17 @@ def reads_elsewhere(_: CarriedProgram, machine: Machine) -> None:
     device(machine).core.tables.steps["operand"][1] += 2
 
 
+def reads_panels_elsewhere(_: CarriedProgram, machine: Machine) -> None:
+    """The panels are added up as if they lay closer together."""
+    device(machine).core.tables.steps["stride"][0] //= 2
+
+
+def makes_a_panel_twice(values: CarriedProgram, _: Machine) -> None:
+    """The workgroups of the first panel multiply the second one, too."""
+    produced = values.produced[0]
+    produced[: len(produced) // 3] = produced[len(produced) // 3 : 2 * (len(produced) // 3)]
+
+
 def sends_elsewhere(_: CarriedProgram, machine: Machine) -> None:
     """A step stores its result one line too far."""
     device(machine).core.tables.steps["destination"][1] += 2
@@ -129,6 +143,9 @@ DEFECTS: dict[str, tuple[DataCase, Callable[[CarriedProgram, Machine], None], st
     "a tile lies elsewhere": (FUSED, wrong_address, "a store at another place than its tile says"),
     "tiles trigger early": (FUSED, triggers_early, "a wrong value"),
     "a product is wrong": (FUSED, lying_tile, "a wrong value"),
+    "panels are read elsewhere": (SPLIT, reads_panels_elsewhere, "a result without exactly its operands"),
+    "a panel is made twice": (SPLIT, makes_a_panel_twice, "a wrong value"),
+    "a partial sum lies elsewhere": (SPLIT, wrong_address, "a store at another place than its tile says"),
     "steps start early": (SCATTER, starts_early, "a wrong value"),
     "steps of a gather start early": (GATHER, starts_early, "a wrong value"),
     "an operand is read elsewhere": (SCATTER, reads_elsewhere, "a result without exactly its operands"),
@@ -155,7 +172,7 @@ def test_a_defect_shows_in_the_values(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", cases(["explicit", "mirrored"], "mirrored"))
 @pytest.mark.parametrize(
-    "case", [FUSED, SCATTER, NEAR_MEMORY, GATHER, PUSH, CHANNELS, FLAGS], ids=lambda case: case.kind
+    "case", [FUSED, SPLIT, SCATTER, NEAR_MEMORY, GATHER, PUSH, CHANNELS, FLAGS], ids=lambda case: case.kind
 )
 def test_nothing_is_said_without_a_defect(case: DataCase, mode: str) -> None:
     assert run_with(replace(case, is_mirrored=mode == "mirrored")) == []

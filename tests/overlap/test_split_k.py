@@ -1,0 +1,361 @@
+"""GEMMs that split k: partial sums, the kernel that adds them up, who may run them, and what that costs and gains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t3sim import load_experiment
+from t3sim.checks.audit import Audit
+from t3sim.cli import main
+from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
+from t3sim.config.presets import load_kernels
+from t3sim.errors import ConfigError, UsageError
+from t3sim.overlap import in_order, overlap_strategies
+from t3sim.program.checks import problems_of
+from t3sim.program.operations import Gemm, Moves, Operation, Program
+from t3sim.program.operator import Operator
+from t3sim.program.parts import gemm_part
+from t3sim.selfcheck.machines import differences
+from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
+from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.layer import sublayer_runs
+from t3sim.workload.tiling import loaded_rows_and_columns, make_tile_trace
+from t3sim.workload.trace_file import read_trace, tile_problems, write_trace
+from tests.conftest import cases
+from tests.harness.rings import point
+from tests.program.spoil import with_entry
+
+SMALL = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
+HOST = (
+    "machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB",
+    "machine.gpu.copy_engines={number: 2, startup: 1 us, bandwidth: 30 GB/s, max_outstanding_lines: 8}",
+)  # fmt: skip
+SPLITTING = [one.name for one in in_order() if one.splits_k and one.kind != "estimate"]
+FUSED = [one.name for one in in_order() if not one.splits_k and one.name != "isolated-cu-split"]
+
+
+def of(name: str, n_panels: int, *overrides: str, k: int = 264, group_rows: int = 1) -> RunSpec:
+    """Three rows of tiles for each of two GPUs, in two columns; five slices of k, the last one not full."""
+    strategy = overlap_strategies.get(name)
+    kernel = f"preset: gemm-64x64, wavefront_tile: [32, 64], split_k: {n_panels}, group_rows: {group_rows}"
+    host = () if strategy.has_near_memory else HOST
+    operator = f"workload.operator={strategy.operators[0]}"
+    return point(name, f"tiling={{{kernel}}}", operator, *host, *overrides, shape=(384, 128, k), tp=2)
+
+
+def checked(run: RunSpec) -> SimulationResult:
+    """Simulate *run* with every check and with values."""
+    audit = Audit(has_checks=True, has_data=True)
+    result = simulate(run, audit=audit)
+    assert audit.n_values > 0
+    return result
+
+
+def gemm_phase(run: RunSpec) -> object:
+    return next(phase for phase in simulate(run).phases if phase.name == "gemm")
+
+
+# --- tiles -------------------------------------------------------------------------------------------
+
+
+@given(
+    st.builds(GemmShape, m=st.integers(1, 400), n=st.integers(1, 6).map(lambda n: 64 * n), k=st.integers(1, 1500)),
+    st.integers(1, 7), st.integers(1, 3), st.integers(1, 2), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_panels_have_every_slice_of_every_tile_once(
+    gemm: GemmShape, n_panels: int, n_chunks: int, cluster: int, column_major: bool
+) -> None:
+    if column_major:
+        gemm = GemmShape(m=gemm.n, n=gemm.m, k=gemm.k)
+    n_slices = -(-gemm.k // 64)
+    tiling = SMALL.model_copy(
+        update={
+            "split_k": n_panels, "cluster": cluster, "column_major": column_major, "workgroup_tile": (64, 64),
+            "wavefront_tile": (64, 64),
+        }
+    )  # fmt: skip
+    n_tiles = -(-gemm.m // 64) * -(-gemm.n // 64)
+    if n_panels > n_slices or n_chunks > n_tiles:
+        with pytest.raises(ValueError, match=r"split_k is|tp is"):
+            make_tile_trace(gemm, tiling, n_chunks)
+        return
+    trace = make_tile_trace(gemm, tiling, n_chunks)
+    assert trace.n_workgroups == n_panels * n_tiles
+    found = np.zeros((n_tiles, n_slices), int)
+    numbers = {(int(one["row"]), int(one["column"])): i for i, one in enumerate(trace.workgroups[trace.whole_tiles])}
+    chunk_of: dict[int, int] = {}
+    for one, first, n in zip(trace.workgroups, *trace.panels, strict=True):
+        tile = numbers[int(one["row"]), int(one["column"])]
+        found[tile, first : first + n] += 1
+        assert chunk_of.setdefault(tile, int(one["chunk"])) == one["chunk"]
+    assert (found == 1).all()
+    n_of = trace.panels[1]
+    assert n_of.max() - n_of.min() <= 1
+    assert trace.chunk_elements().sum() == gemm.m * gemm.n
+    loaded = loaded_rows_and_columns(trace, np.arange(trace.n_workgroups))
+    for axis, size in (("row", "n_rows"), ("column", "n_columns")):
+        of_panel = [np.zeros(n_panels), np.zeros(n_panels)]
+        np.add.at(of_panel[0], trace.panel, loaded[f"{axis}_until"] - loaded[f"{axis}_from"])
+        np.add.at(of_panel[1], trace.panel, trace.workgroups[size])
+        assert (of_panel[0] <= of_panel[1]).all(), "workgroups of a cluster share what one panel needs"
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_panels", "message"),
+    [
+        ((64, 64, 256), 5, "tiling.split_k is 5, but k 256 has 4 slices of 64; each panel needs at least one"),
+        ((64, 100, 256), 2, "partial sums fill whole cache lines, of 64 elements; n is 100, take 64 or 128, or 1"),
+        ((64, 63, 256), 2, "n is 63, take 64, or 1"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(shape: tuple[int, int, int], n_panels: int, message: str) -> None:
+    m, n, k = shape
+    with pytest.raises(ValueError, match=message):
+        make_tile_trace(GemmShape(m=m, n=n, k=k), SMALL.model_copy(update={"split_k": n_panels}), 1)
+
+
+def test_a_trace_file_has_each_tile_once_for_each_panel(tmp_path: Path) -> None:
+    trace = make_tile_trace(GemmShape(m=256, n=128, k=512), SMALL.model_copy(update={"split_k": 3}), 2)
+    write_trace(tmp_path / "a.parquet", trace, "test")
+    again = read_trace(tmp_path / "a.parquet")
+    assert (again.workgroups == trace.workgroups).all()
+    assert again.tiling.split_k == 3
+    assert (again.panel == trace.panel).all()
+
+
+def moved_to_the_other_chunk(tiles: np.ndarray) -> np.ndarray:
+    tiles[-1]["chunk"], tiles[-1]["row"] = 1, 0  # a tile of chunk 0
+    return tiles
+
+
+def one_panel_less(tiles: np.ndarray) -> np.ndarray:
+    return np.delete(tiles, -1)
+
+
+def one_panel_more(tiles: np.ndarray) -> np.ndarray:
+    return np.insert(tiles, len(tiles), tiles[-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (moved_to_the_other_chunk, "covers the tile at row 0, column 64 again"),
+        (one_panel_less, "23 records, but k is split into 3 panels of 8 tiles"),
+        (one_panel_more, "covers the tile at row 192, column 64 again"),
+    ],
+)
+def test_canary_another_number_of_panels_is_refused(change: Callable[[np.ndarray], np.ndarray], message: str) -> None:
+    trace = make_tile_trace(GemmShape(m=256, n=128, k=512), SMALL.model_copy(update={"split_k": 3}), 2)
+    found = tile_problems(trace.gemm, trace.tiling, 2, change(trace.workgroups.copy()))
+    assert any(message in one for one in found), found
+
+
+def test_a_tile_in_two_chunks_is_refused() -> None:
+    trace = make_tile_trace(GemmShape(m=128, n=64, k=512), SMALL.model_copy(update={"split_k": 2}), 2)
+    tiles = trace.workgroups.copy()
+    tiles["row"] = [0, 64, 0, 64]
+    found = tile_problems(trace.gemm, trace.tiling, 2, tiles)
+    assert found == [f"record {i}: is in chunk 1; record {i - 2} of the same tile is in 0" for i in (2, 3)]
+
+
+# --- programs ----------------------------------------------------------------------------------------
+
+
+def operator(n: int, n_panels: int, kind: str = "gemm-rs") -> Operator:
+    shape = GemmShape(m=128 * n, n=128, k=264)
+    trace = make_tile_trace(shape, SMALL.model_copy(update={"split_k": n_panels}), n)
+    spec = point("sequential", *HOST).machine
+    return Operator(spec, n, trace, kind=kind)
+
+
+def fused_programs(name: str, op: Operator) -> list[Program]:
+    parts = overlap_strategies.get(name)(op, {}).parts()
+    return list(next(part for part in parts if part.role == "fused").programs)
+
+
+SPLIT_PROGRAMS: dict[str, Callable[[int, int], list[Program]]] = {
+    "gemm": lambda n, n_panels: list(gemm_part(operator(n, n_panels)).programs),
+    "async-tp": lambda n, n_panels: fused_programs("async-tp", operator(n, n_panels)),
+    "te-p2p-rs": lambda n, n_panels: fused_programs("te-p2p-rs", operator(n, n_panels)),
+    "async-tp-ag": lambda n, n_panels: fused_programs("async-tp-ag", operator(n, n_panels, "ag-gemm")),
+    "te-ring-ag": lambda n, n_panels: fused_programs("te-ring-ag", operator(n, n_panels, "ag-gemm")),
+}
+
+
+@pytest.mark.parametrize("name", SPLIT_PROGRAMS)
+@pytest.mark.parametrize(("n", "n_panels"), [(2, 2), (3, 3), (4, 5)])
+def test_programs_of_split_gemms_compute_what_they_say(name: str, n: int, n_panels: int) -> None:
+    programs = SPLIT_PROGRAMS[name](n, n_panels)
+    gemms = [one for one in programs[0].operations if isinstance(one, Gemm)]
+    sums = [one for one in programs[0].operations if isinstance(one, Moves) and one.steps["is_wide"].any()]
+    assert len(sums) == len(gemms) > 0
+    assert {one.trace.tiling.split_k for one in gemms} == {n_panels}
+    assert problems_of(programs) == []
+
+
+def of_sum(change: Callable[[Moves], Operation]) -> list[Program]:
+    """The programs of a split GEMM alone, the kernel that adds up changed."""
+    programs = SPLIT_PROGRAMS["gemm"](2, 3)
+    return [replace(one, operations=(one.operations[0], change(one.operations[1]))) for one in programs]
+
+
+def step(name: str, by: int) -> list[Program]:
+    return of_sum(lambda one: with_entry(one, "steps", 0, name, int(one.steps[name][0, 0]) + by))
+
+
+DEFECTS: dict[str, tuple[Callable[[], list[Program]], str, str]] = {
+    "a panel is left out": (lambda: step("n_operands", -2), "sums", "lacks the contribution of"),
+    "half of a panel is left out": (lambda: step("n_operands", -1), "form", "adds wide elements"),
+    "one panel twice": (lambda: step("stride", -int(step("stride", 0)[0].operations[1].steps["stride"][0, 0])),
+                        "sums", "adds a partial sum a second time"),
+    "a line further on": (lambda: step("operand", 2), "form", "is not inside one buffer"),
+    "not as wide": (lambda: step("is_wide", -1), "form", "is not inside one buffer"),
+    "beside the GEMM": (lambda: of_sum(lambda one: replace(one, stream=1)), "races", "nothing orders it behind"),
+    "no whole lines": (lambda: step("n_granules", -1), "form", "adds wide elements"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_canary_each_defect_of_the_sum_is_noticed(name: str) -> None:
+    make, check, message = DEFECTS[name]
+    found = problems_of(make())
+    assert [problem.check for problem in found[:1]] == [check]
+    assert message in found[0].message
+
+
+def test_partial_sums_cannot_be_sent_or_counted() -> None:
+    [program, _] = SPLIT_PROGRAMS["gemm"](2, 2)
+    kernel = program.operations[0]
+    assert isinstance(kernel, Gemm)
+    for name, value in (("kind", 2), ("updates", 1)):
+        stores = kernel.stores.copy()
+        getattr(stores, name)[0] = value
+        changed = replace(program, operations=(replace(kernel, stores=stores), program.operations[1]))
+        found = problems_of([changed, replace(changed, rank=1)])
+        assert "its kernel splits k" in found[0].message
+
+
+# --- simulated ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", cases(SPLITTING, "sequential", "async-tp", "te-ring-ag"))
+@pytest.mark.parametrize("n_panels", [2, 3, 5])
+def test_strategies_run_split_gemms_with_right_values_in_both_modes(name: str, n_panels: int) -> None:
+    mirrored, explicit = checked(of(name, n_panels)), checked(of(name, n_panels, "mode=explicit"))
+    assert differences(mirrored, explicit) == []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("tiling.persistent=true", "tiling.loads_ahead=true", "tiling.own_tiles=2"),
+        ("tiling.cluster=2",),
+        ("tiling.column_major=true", "tiling.wavefront_tile=[64, 32]"),
+        ("tiling.whole_slices=true", "machine.gpu.l2.at_kernel_end=keep"),
+        ("tiling.group_rows=2",),
+    ],
+)
+def test_every_kind_of_kernel_may_split(overrides: tuple[str, ...]) -> None:
+    result = checked(of("sequential", 3, *overrides))
+    assert [span.name for span in result.phases[0].spans] == ["gemm", "sum of gemm"]
+
+
+def test_bytes_by_hand() -> None:
+    """Operands are read once in all, partial sums of each panel stored and read, the output stored."""
+    elements = 384 * 128
+    large = "machine.gpu.l2.capacity=1 MiB"
+    whole, split = (gemm_phase(of("sequential", n, large)).counters["class_bytes"] for n in (1, 3))
+    assert whole["compute_read"] == (384 + 128) * (264 * 2 + 48)  # five slices, the last one of two accesses
+    assert split["compute_read"] == whole["compute_read"] + 3 * 4 * elements
+    assert split["compute_write"] == 3 * 4 * elements + 2 * elements
+
+
+def test_few_tiles_and_a_large_k_are_quicker_split() -> None:
+    """Two tiles of 64 x 64 on 132 units: panels multiply side by side, at the price of the second kernel."""
+
+    def times(n_panels: int) -> tuple[float, float]:
+        kernel = f"tiling={{preset: gemm-64x64, split_k: {n_panels}}}"
+        phase = gemm_phase(point("sequential", "machine=h200", kernel, shape=(128, 64, 8192), tp=2))
+        span = next(one for one in phase.spans if one.kind == "gemm")
+        return span.end - span.start, phase.ticks
+
+    (whole, all_of_whole), (halves, all_of_halves), (quarters, _) = (times(n) for n in (1, 2, 4))
+    assert 0.5 < halves / whole < 0.55
+    assert 0.25 < quarters / whole < 0.3
+    assert halves / whole < all_of_halves / all_of_whole < 0.7
+
+
+# --- who may split -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_strategy_that_needs_whole_tiles_refuses_the_kernel(name: str) -> None:
+    units = ("strategy.collective_compute_units=1",) if name == "cu-split" else ()
+    with pytest.raises(ConfigError, match=rf"tiling.split_k: is 2, but {name} .* take 1"):
+        of(name, 2, *units)
+    with pytest.raises(UsageError, match=rf"tiling.split_k: is 2, but {name} .* take 1"):
+        overlap_strategies.get(name)(operator(2, 2), {"collective_compute_units": 1} if units else {})
+
+
+def library_run(name: str, *overrides: str, k: int = 4096) -> RunSpec:
+    return point(name, "machine=h200", "tiling=cublas-hopper", *overrides, shape=(512, 512, k), tp=2)
+
+
+def test_a_library_splits_alone_and_not_inside_a_fused_kernel() -> None:
+    run = library_run("flux-push")
+    assert run.workload.tiling.split_k == 2
+    by_role = {part.role: part.programs[0].operations[0] for part in plan_for(run, operator_of(run)).parts()}
+    alone = next(one for one in plan_for(run, operator_of(run)).parts() if one.role == "gemm").programs[0]
+    assert [one.name for one in alone.operations] == ["gemm", "sum of gemm"]
+    fused = by_role["fused"]
+    gemms = [fused] if isinstance(fused, Gemm) else []
+    gemms += [
+        one
+        for part in plan_for(run, operator_of(run)).parts()
+        if part.role == "fused"
+        for one in part.programs[0].operations
+        if isinstance(one, Gemm)
+    ]
+    assert {one.trace.tiling.split_k for one in gemms} == {1}
+
+
+def test_the_sum_starts_when_its_library_says() -> None:
+    run = library_run("sequential")
+    [_, total] = gemm_part(operator_of(run)).programs[0].operations
+    assert total.launch == 0
+    other = library_run("sequential", "tiling={preset: gemm-64x64, split_k: 2}")
+    assert gemm_part(operator_of(other)).programs[0].operations[1].launch is None
+
+
+def test_each_sublayer_of_a_layer_is_split_by_its_own_k() -> None:
+    [layer] = load_experiment({
+        "name": "layer", "machine": "h200", "tiling": "cublas-hopper", "strategy": "sequential",
+        "workload": {"model": "T-NLG", "layer": "prompt", "tp": 1},
+    }).points  # fmt: skip
+    spec = layer.workload.layer
+    small = spec.model_copy(update={"model": spec.model.model_copy(update={"hidden": 1024, "tokens": 256})})
+    run = layer.model_copy(update={"workload": layer.workload.model_copy(update={"layer": small})})
+    assert layer.workload.tiling.split_k == 1
+    every = [one.workload for one in sublayer_runs(run)]
+    assert [one.tiling for one in every] == [tiling_of(load_kernels("cublas-hopper"), one.gemm, 132) for one in every]
+    assert {one.sublayer: (one.gemm.k, one.tiling.split_k) for one in every} == {"OP": (1024, 1), "FC-2": (4096, 2)}
+
+
+def test_config_show_says_who_split_it(tmp_path: Path) -> None:
+    file = tmp_path / "e.yaml"
+    file.write_text(
+        "name: e\nmachine: h200\ntiling: cublas-hopper\nstrategy: sequential\n"
+        "workload: {gemm: {m: 512, n: 512, k: 4096}, tp: 2}\n"
+    )
+    shown = CliRunner().invoke(main, ["config", "show", str(file)])
+    [line] = [line for line in shown.output.splitlines() if line.startswith("tiling.split_k")]
+    assert line.split()[1:3] == ["2", "derived"]
