@@ -13,23 +13,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t3sim import load_experiment
+from t3sim.advice.outline import part_outline
 from t3sim.checks.audit import Audit
 from t3sim.cli import main
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
-from t3sim.config.presets import load_kernels
+from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import ConfigError, UsageError
+from t3sim.experiment.estimate import gemm_work
 from t3sim.overlap import in_order, overlap_strategies
+from t3sim.overlap.least import least_times
 from t3sim.program.checks import problems_of
 from t3sim.program.operations import Gemm, Moves, Operation, Program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
+from t3sim.program.side_by_side import side_by_side_part
 from t3sim.selfcheck.machines import differences
+from t3sim.system.layer import gemm_seconds
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import loaded_rows_and_columns, make_tile_trace
+from t3sim.workload.tiling import TileTrace, loaded_rows_and_columns, make_tile_trace, matrix_cycles
 from t3sim.workload.trace_file import read_trace, tile_problems, write_trace
 from tests.conftest import cases
+from tests.harness.machines import machine
 from tests.harness.rings import point
 from tests.program.spoil import with_entry
 
@@ -68,18 +74,18 @@ def gemm_phase(run: RunSpec) -> object:
 
 @given(
     st.builds(GemmShape, m=st.integers(1, 400), n=st.integers(1, 6).map(lambda n: 64 * n), k=st.integers(1, 1500)),
-    st.integers(1, 7), st.integers(1, 3), st.integers(1, 2), st.booleans(),
+    st.integers(1, 7), st.integers(1, 3), st.booleans(),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_panels_have_every_slice_of_every_tile_once(
-    gemm: GemmShape, n_panels: int, n_chunks: int, cluster: int, column_major: bool
+    gemm: GemmShape, n_panels: int, n_chunks: int, column_major: bool
 ) -> None:
     if column_major:
         gemm = GemmShape(m=gemm.n, n=gemm.m, k=gemm.k)
     n_slices = -(-gemm.k // 64)
     tiling = SMALL.model_copy(
         update={
-            "split_k": n_panels, "cluster": cluster, "column_major": column_major, "workgroup_tile": (64, 64),
+            "split_k": n_panels, "column_major": column_major, "workgroup_tile": (64, 64),
             "wavefront_tile": (64, 64),
         }
     )  # fmt: skip
@@ -101,12 +107,16 @@ def test_panels_have_every_slice_of_every_tile_once(
     n_of = trace.panels[1]
     assert n_of.max() - n_of.min() <= 1
     assert trace.chunk_elements().sum() == gemm.m * gemm.n
-    loaded = loaded_rows_and_columns(trace, np.arange(trace.n_workgroups))
-    for axis, size in (("row", "n_rows"), ("column", "n_columns")):
-        of_panel = [np.zeros(n_panels), np.zeros(n_panels)]
-        np.add.at(of_panel[0], trace.panel, loaded[f"{axis}_until"] - loaded[f"{axis}_from"])
-        np.add.at(of_panel[1], trace.panel, trace.workgroups[size])
-        assert (of_panel[0] <= of_panel[1]).all(), "workgroups of a cluster share what one panel needs"
+
+
+def test_workgroups_of_two_panels_share_no_loads() -> None:
+    """Three tiles in a row, two panels: the third tile is followed by the first one, which needs other slices."""
+    tiling = SMALL.model_copy(update={"split_k": 2, "cluster": 2})
+    trace = make_tile_trace(GemmShape(m=64, n=192, k=512), tiling, 1)
+    loaded = loaded_rows_and_columns(trace, np.arange(6))
+    n_rows = loaded["row_until"] - loaded["row_from"]
+    assert trace.panel.tolist() == [0, 0, 0, 1, 1, 1]
+    assert n_rows.tolist() == [32, 32, 64, 64, 32, 32]
 
 
 @pytest.mark.parametrize(
@@ -359,3 +369,57 @@ def test_config_show_says_who_split_it(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["config", "show", str(file)])
     [line] = [line for line in shown.output.splitlines() if line.startswith("tiling.split_k")]
     assert line.split()[1:3] == ["2", "derived"]
+
+
+# --- closed forms ------------------------------------------------------------------------------------
+
+LARGE_K = GemmShape(m=128, n=64, k=8192)  # two tiles
+
+
+def traced(n_panels: int) -> TileTrace:
+    return make_tile_trace(LARGE_K, load_tiling("gemm-64x64").model_copy(update={"split_k": n_panels}), 1)
+
+
+def test_closed_forms_know_that_panels_are_multiplied_at_once() -> None:
+    """Bound, clock, estimate and outline of a GEMM in two panels: half the main loop, and all of the products."""
+    h200 = machine("h200")
+    whole, halves = (matrix_cycles(h200, traced(n), 132) for n in (1, 2))
+    assert halves.used == pytest.approx(whole.used)
+    assert halves.whole / whole.whole == pytest.approx(0.5, abs=0.01)
+    bounds = [least_times(h200, traced(n)).compute for n in (1, 2)]
+    assert 0.5 < bounds[1] / bounds[0] < 0.65  # the clock falls with the units that multiply
+    works = [gemm_work(h200, LARGE_K, traced(n).tiling, None).computing_s for n in (1, 2)]
+    assert works[1] / works[0] == pytest.approx(0.5, abs=0.03)
+    outlines = [part_outline(gemm_part(Operator(h200, 1, traced(n))), h200) for n in (1, 2)]
+    assert 0.5 < outlines[1] / outlines[0] < 0.8
+
+
+def test_the_operators_of_a_layer_are_split_by_hand() -> None:
+    """Two waves' worth of tiles in panels: half of k each, and partial sums written and read."""
+    h200, run = machine("h200"), library_run("sequential")
+    kernels = {n: traced(n).tiling for n in (1, 2)}
+    seconds = {
+        n: gemm_seconds(LARGE_K, 1, run.workload.model_copy(update={"kernels": None, "tiling": kernels[n]}), h200)
+        for n in (1, 2)
+    }
+    output = LARGE_K.m * LARGE_K.n
+    stored = {1: 2 * output, 2: 2 * output + 2 * 2 * 4 * output}
+    rest = {n: seconds[n] - stored[n] / h200.memory.bandwidth for n in (1, 2)}
+    assert rest[2] == pytest.approx(rest[1] / 2 + h200.gpu.kernel_launch * 1e-12)
+
+
+def test_the_sum_of_a_gemm_is_not_one_of_pytorch() -> None:
+    """The host's library adds up at the rate of its kernel, that of the GEMM's library has its own."""
+    run = point("async-tp", "machine=h200", "tiling=cublas-hopper", shape=(1024, 1024, 8192), tp=4)
+    fused = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
+    sums = {
+        one.name: one.bandwidth for one in fused.programs[0].operations if isinstance(one, Moves) and one.engine is None
+    }
+    assert sums["sum"] == run.machine.gpu.host.sum_bandwidth
+    assert sums["sum of own gemm"] is None
+
+
+def test_a_gemm_beside_a_collective_is_not_split() -> None:
+    run = library_run("sequential")
+    part = side_by_side_part(operator_of(run), "reduce-scatter", 2, 1)
+    assert {one.trace.tiling.split_k for one in part.programs[0].operations if isinstance(one, Gemm)} == {1}
