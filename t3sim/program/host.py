@@ -38,11 +38,11 @@ def run_by(
     for number, one in enumerate(operations):
         launch = usual if one.launch is None else one.launch
         launch += spec.gemm_setup * (is_library and isinstance(one, Gemm)) + spec.barrier * isinstance(one, Barrier)
-        issue = one.issue + (spec.eager_issue + spec.eager_call * (number == 0)) * (host == EAGER)
+        is_of_gemm = isinstance(one, Moves) and bool(one.steps["is_wide"].any())  # its library's, in the same call
+        issue = one.issue + (spec.eager_issue * (not is_of_gemm) + spec.eager_call * (number == 0)) * (host == EAGER)
         run = replace(one, launch=launch, issue=issue)
-        if isinstance(run, Moves) and is_library:
-            is_sum = (run.steps["n_operands"] > 1) & (run.steps["is_wide"] == 0)  # else it is the GEMM library's
-            of_units = spec.sum_bandwidth if is_sum.any() else None
+        if isinstance(run, Moves) and is_library and not is_of_gemm:
+            of_units = spec.sum_bandwidth if (run.steps["n_operands"] > 1).any() else None
             run = replace(run, bandwidth=of_units if run.engine is None else spec.copy_bandwidth)
         found.append(run)
     return found

@@ -419,6 +419,16 @@ def test_the_sum_of_a_gemm_is_not_one_of_pytorch() -> None:
     assert sums["sum of own gemm"] is None
 
 
+def test_a_split_gemm_is_one_call_of_the_host() -> None:
+    """Its library launches both kernels: the sum costs the host of an eager program nothing of its own."""
+    run = point(
+        "async-tp", "machine=h200", "tiling=cublas-hopper", "strategy.host=eager", shape=(1024, 1024, 8192), tp=4
+    )
+    fused = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
+    issue = {one.name: one.issue for one in fused.programs[0].operations}
+    assert issue["sum of own gemm"] == 0 < issue["own gemm"] == issue["sum"]
+
+
 def test_a_gemm_beside_a_collective_is_not_split() -> None:
     run = library_run("sequential")
     part = side_by_side_part(operator_of(run), "reduce-scatter", 2, 1)

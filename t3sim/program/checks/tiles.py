@@ -93,10 +93,8 @@ class TileState:
 def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     """Return the tiles of *gemm* before it runs; *n_threads* is the length of clocks."""
     trace, stores, n = gemm.trace, gemm.stores, gemm.trace.n_workgroups
-    rows, widths = (
-        np.array(trace.workgroups["n_rows"]),
-        tile_granules(trace, program.granule, trace.stored_element_bytes)[2],
-    )
+    rows = np.array(trace.workgroups["n_rows"])
+    widths = tile_granules(trace, program.granule, trace.stored_element_bytes)[2]
     is_to = stores.to != NONE
     keys = ((stores.kind * program.n + stores.distance) * 2 + is_to) * (program.n_signals + 1) + stores.signal + 1
     _found, examples, group = np.unique(keys, return_index=True, return_inverse=True)
