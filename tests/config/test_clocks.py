@@ -149,9 +149,10 @@ def test_any_clock_that_it_falls_to_is_taken() -> None:
 
 @pytest.mark.parametrize(("cluster", "loaded"), [(1, 128 + 128), (2, (128 + 128) * 3 // 4)])
 def test_a_kernel_for_which_the_l2_is_too_slow_multiplies_less(cluster: int, loaded: int) -> None:
-    """The L2 has 128 banks of 48 B a cycle: 46.5 for each of 132 units, a slice of 64 takes 128 B a row and column."""
+    """An L2 of 128 banks of 48 B a cycle: 46.5 for each of 132 units, a slice of 64 takes 128 B a row and column."""
     tiling = load_tiling("gemm-128x128").model_copy(update={"persistent": True, "cluster": cluster})
-    spec = machine_of("h200", ["machine.gpu.compute_unit.matrix_efficiency=1.0"])
+    steady = "machine.gpu.compute_unit.matrix_efficiency=1.0"
+    spec = machine_of("h200", [steady, "machine.gpu.l2.bank_bytes_per_cycle=48"])
     trace = make_tile_trace(GemmShape(m=128 * 12, n=128 * 11, k=6400), tiling, 1)
     used, _, whole = matrix_cycles(spec, trace, 132)
     assert used == 2 * 128 * 128 * 6400 / 4096
