@@ -335,7 +335,7 @@ class _Planner:
 def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, Node]:
     """Where the values of a point's tiling came from; of a library: those of the chosen kernel, and which it is."""
     found: dict[str, Node] = {}
-    fewer: dict[str, Node] = {}
+    derived: dict[str, Node] = {}
     if isinstance(kernels, KernelLibrarySpec):
         fitting, chosen = fitting_kernels(kernels, run.machine), run.workload.tiling
         assert isinstance(fitting, KernelLibrarySpec)
@@ -345,8 +345,8 @@ def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, No
         found["tiling.kernel"] = Node(name, tree.position, None, "derived", source)
         if chosen.prefetch_depth != kernels.kernels[name].prefetch_depth:
             source = f"as many slices as a compute unit holds; the kernel has {kernels.kernels[name].prefetch_depth}"
-            fewer["tiling.prefetch_depth"] = Node(chosen.prefetch_depth, tree.position, None, "derived", source)
+            derived["tiling.prefetch_depth"] = Node(chosen.prefetch_depth, tree.position, None, "derived", source)
         if chosen.split_k != kernels.kernels[name].split_k:
             source = "the shortest schedule, with the sum behind it"
-            fewer["tiling.split_k"] = Node(chosen.split_k, tree.position, None, "derived", source)
-    return found | {f"tiling.{'.'.join(path)}": node for path, node in tree.leaves() if path != ("preset",)} | fewer
+            derived["tiling.split_k"] = Node(chosen.split_k, tree.position, None, "derived", source)
+    return found | {f"tiling.{'.'.join(path)}": node for path, node in tree.leaves() if path != ("preset",)} | derived

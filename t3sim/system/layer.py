@@ -45,9 +45,11 @@ def gemm_seconds(gemm: GemmShape, n_gemms: float, workload: WorkloadSpec, machin
     k = gemm.k if n_panels == 1 else -(-n_slices // n_panels) * tiling.k_slice
     flops = n_waves * n_units * 2 * math.prod(tiling.workgroup_tile) * k
     multiply = flops / matrix_flops_per_second(machine, machine.gpu.compute_unit.matrix_efficiency)
-    partial = 2 * n_panels * ACCUMULATOR_BYTES if n_panels > 1 else 0  # written and read
-    moved = n_gemms * (ELEMENT_BYTES + partial) * gemm.m * gemm.n / machine.memory.bandwidth
-    return multiply + moved + (machine.gpu.kernel_launch * 1e-12 if n_panels > 1 else 0.0)
+    element, sum_launch = ELEMENT_BYTES, 0
+    if n_panels > 1:
+        element += 2 * n_panels * ACCUMULATOR_BYTES  # written and read
+        sum_launch = machine.gpu.kernel_launch if tiling.sum_launch is None else tiling.sum_launch
+    return multiply + n_gemms * element * gemm.m * gemm.n / machine.memory.bandwidth + sum_launch * 1e-12
 
 
 def operator_seconds(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> float:
