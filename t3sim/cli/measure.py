@@ -20,9 +20,19 @@ from t3sim.registry import unknown_name
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Few small points, to see whether everything works.")
 @click.option("--channels", default="", metavar="C,C", help="Channels to hold NCCL to, `auto` for its own choice.")
+@click.option(
+    "--sessions", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+    help="Measure what needs NCCL N times, in new processes, and keep all samples: sessions differ.",
+)  # fmt: skip
 @click.option("--list", "show_list", is_flag=True, help="Say what can be measured.")
 def measure(
-    kinds: tuple[str, ...], gpus: int | None, output: Path, quick: bool, channels: str, show_list: bool
+    kinds: tuple[str, ...],
+    gpus: int | None,
+    output: Path,
+    quick: bool,
+    channels: str,
+    sessions: int,
+    show_list: bool,
 ) -> None:
     """Measure the GPUs of this machine: all KINDs if none is named.
 
@@ -38,5 +48,8 @@ def measure(
         if kind not in measuring.MEASURABLE:
             raise UsageError(unknown_name("kind of measurement", kind, measuring.MEASURABLE))
     numbers = measuring.split_channels(channels)
-    for path in measuring.measure(kinds, output, n_gpus=gpus, quick=quick, channels=numbers, say=click.echo):
+    done = measuring.measure(
+        kinds, output, n_gpus=gpus, quick=quick, channels=numbers, sessions=sessions, say=click.echo
+    )
+    for path in done:
         click.echo(str(path))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL, *OF_PYTORCH)
 CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")
 QUICK_CHANNELS = ("auto", "4")
 WORKER_SECONDS = 300
+SAMPLES = "_samples_us"  # columns of these hold lists
 # Ring, as the simulator does it; no NVLink multicast, which adds in the switch and is not safe on every shared host.
 NCCL_DEFAULTS = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
 
@@ -72,9 +73,12 @@ def measure(
     n_gpus: int | None = None,
     quick: bool = False,
     channels: Sequence[str] = (),
+    sessions: int = 1,
     say: Say = lambda _: None,
 ) -> list[Path]:
     """Measure *kinds* (all that the GPUs allow if empty) into CSV files and a provenance in *output*; return the files.
+
+    *sessions*: how often what needs NCCL is measured, each time in new processes; their samples are kept together.
 
     Raises ``MissingHardware`` if nothing can be measured, and after the rest was measured and written if a part failed.
     """
@@ -84,18 +88,23 @@ def measure(
     wrong = [number for number in channels if number != "auto" and not (number.isascii() and number.isdigit())]
     if wrong:
         raise UsageError(f"--channels: `{wrong[0]}` is neither a whole number nor auto")
+    if sessions < 1:
+        raise UsageError(f"--sessions: is {sessions}, must be at least 1")
     for name, value in NCCL_DEFAULTS.items():
         os.environ.setdefault(name, value)
     effort = QUICK if quick else FULL
     lab = Lab(count_gpus() if n_gpus is None else n_gpus, effort)
     kinds = kinds or (*ONE_GPU, *((*SEVERAL_GPUS, *OF_NCCL) if lab.n_gpus > 1 else ()))
-    books = _Books(output, provenance(lab, effort), say)
+    facts = provenance(lab, effort)
+    facts["method"] |= {"sessions": sessions} if sessions > 1 else {}
+    books = _Books(output, facts, say)
     for name in kinds:
         if name not in OF_NCCL:
             books.collect(name, {**ONE_GPU, **SEVERAL_GPUS, **OF_PYTORCH}[name](lab))
         books.finish(name)
     of_nccl = [name for name in OF_NCCL if name in kinds]
-    for number in channels or (QUICK_CHANNELS if quick else CHANNELS):
+    numbers = channels or (QUICK_CHANNELS if quick else CHANNELS)
+    for number in chain.from_iterable(repeat(numbers, sessions)):
         affected = rings.nccl_kinds(number, of_nccl)
         if affected:
             _by_worker(lab.n_gpus, number, affected, quick, books)
@@ -138,6 +147,15 @@ class _Books:
         except Exception as error:  # noqa: BLE001 - CuPy's and CUDA's errors have no common base
             self.fail(name, f"{type(error).__name__}: {error}")
 
+    def keep(self, name: str, row: dict[str, Any]) -> None:
+        """Keep a row of a process; samples of one that another process has measured before are put to those."""
+        rows, what = self.rows.setdefault(name, []), _without_samples(row)
+        known = next((one for one in rows if _without_samples(one) == what), None)
+        if known is None:
+            rows.append(row)
+        else:
+            known |= {column: known[column] + row[column] for column in row.keys() - what.keys()}
+
     def finish(self, name: str) -> None:
         """Write the kind's rows with everything before; rows that cannot be true go where nothing reads them."""
         rows = self.rows.get(name)
@@ -167,7 +185,7 @@ def _by_worker(n_gpus: int, channels: str, kinds: Sequence[str], quick: bool, bo
         if "nccl" in found:
             books.facts["nccl"] = found["nccl"]
         else:
-            books.rows.setdefault(found["kind"], []).append(found["row"])
+            books.keep(found["kind"], found["row"])
     if log:
         words = ("NCCL version", "coll channels", "Channel 00", "set by environment")
         books.facts["nccl_log"] = _said([line for line in log if any(word in line for word in words)])[:24]
@@ -210,6 +228,10 @@ def _worker(
             for path in (rows, log)
         )
     return found, logged, failed
+
+
+def _without_samples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {column: value for column, value in row.items() if not column.endswith(SAMPLES)}
 
 
 def _json_line(value: Any) -> str:
@@ -264,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("measurements"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="few small points, to see whether everything works")
     parser.add_argument("--channels", default="", metavar="C,C", help=f"NCCL channels [{','.join(CHANNELS)}]")
+    parser.add_argument("--sessions", type=int, default=1, metavar="N", help="processes for what needs NCCL [1]")
     parser.add_argument("--list", action="store_true", help="say what can be measured")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -280,6 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             n_gpus=options.gpus,
             quick=options.quick,
             channels=split_channels(options.channels),
+            sessions=options.sessions,
             say=_say,
         )
     except (CannotMeasure, UsageError) as error:

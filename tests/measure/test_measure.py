@@ -186,6 +186,19 @@ def test_each_number_of_channels_is_measured_in_a_process_of_its_own(measured: P
     assert channels.count("auto") == channels.count("4")
 
 
+def test_samples_of_several_sessions_are_kept_together(measured: Path, tmp_path: Path) -> None:
+    """Does each pair keep one row, with the samples of three processes?"""
+    channels = ",".join(QUICK_CHANNELS)
+    done = run("contention", "--quick", "--sessions", "3", "--channels", channels, "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    once, thrice = (read_measurements(folder).of_kind("contention") for folder in (measured, tmp_path / "out"))
+    assert [row["nccl_channels"] for row in once] == [row["nccl_channels"] for row in thrice]
+    for one, all_three in zip(once, thrice, strict=True):
+        assert len(one.samples) == 4
+        for name, samples in one.samples.items():
+            assert len(all_three.samples[name]) == 3 * len(samples)
+
+
 def test_columns_are_those_of_the_shipped_files(measured: Path) -> None:
     for name in ("gemm", "collectives", "sequential", "contention", "peer_copy", "memory", "gemm_sm_split"):
         with (REPOSITORY / "validation" / "h200" / f"{name}.csv").open(encoding="utf-8") as file:
@@ -273,6 +286,7 @@ def test_times_that_cannot_be_are_kept_out_of_the_measurements(tmp_path: Path) -
     [
         (["gemn"], "unknown kind `gemn` (known: memory, latency,"),
         (["gemm", "--channels", "few"], "--channels: `few` is neither a whole number nor auto"),
+        (["contention", "--sessions", "0"], "--sessions: is 0, must be at least 1"),
     ],
 )
 def test_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
