@@ -38,7 +38,7 @@ def run_by(
     for number, one in enumerate(operations):
         launch = usual if one.launch is None else one.launch
         launch += spec.gemm_setup * (is_library and isinstance(one, Gemm)) + spec.barrier * isinstance(one, Barrier)
-        is_of_gemm = isinstance(one, Moves) and bool(one.steps["is_wide"].any())  # its library's, in the same call
+        is_of_gemm = isinstance(one, Moves) and one.is_of_gemm
         issue = one.issue + (spec.eager_issue * (not is_of_gemm) + spec.eager_call * (number == 0)) * (host == EAGER)
         run = replace(one, launch=launch, issue=issue)
         if isinstance(run, Moves) and is_library and not is_of_gemm:

@@ -79,7 +79,7 @@ def summed(memory: Memory, kernel: Gemm, granule: int) -> tuple[Gemm] | tuple[Ge
     return made, Moves(
         name=f"sum of {kernel.name}", steps=table(STEP, [step]).reshape(1, 1), stream=kernel.stream, units=kernel.units,
         until=kernel.until, posts=kernel.posts, issue=kernel.issue, traffic_class=kernel.traffic_class,
-        launch=trace.tiling.sum_launch,
+        launch=trace.tiling.sum_launch, is_of_gemm=True,
     )  # fmt: skip
 
 

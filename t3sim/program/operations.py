@@ -254,6 +254,7 @@ class Moves(OnComputeUnits):
     shares_units: bool = False  # its workgroups run as warps beside those of GEMMs; else each has a unit for itself
     lds: int = 0  # bytes of the LDS that a workgroup takes
     bandwidth: int | None = None  # bytes of results a second that its code makes; None: as its units, or engine, can
+    is_of_gemm: bool = False  # the GEMM library's own, in one call with the GEMM before it: the sum of its panels
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
