@@ -23,8 +23,8 @@ QUERIES = (
 KNOWN_PEAKS: Mapping[str, Peaks] = {"NVIDIA H200": H200, "NVIDIA H100 80GB HBM3": H100}
 
 
-def provenance(lab: Lab, effort: Effort) -> dict[str, Any]:
-    """Return everything known about the node; the date in UTC."""
+def provenance(lab: Lab, effort: Effort, sessions: int) -> dict[str, Any]:
+    """Return everything known about the node, and how it is measured; the date in UTC."""
     runtime = lab.cp.cuda.runtime
     name = runtime.getDeviceProperties(0)["name"]
     device = name.decode() if isinstance(name, bytes) else str(name)
@@ -46,6 +46,7 @@ def provenance(lab: Lab, effort: Effort) -> dict[str, Any]:
         "links": _lines(_nvidia_smi("nvlink", "-s", "-i", "0")),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")},
         "method": {
+            "sessions": sessions,  # of what needs NCCL
             "groups": effort.groups,
             "group_us": effort.group_us,
             "data": "FP16, random, inputs rotated so that none is in the L2 when its turn comes",

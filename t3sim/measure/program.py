@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,6 @@ MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL, *OF_PYTORCH)
 CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")
 QUICK_CHANNELS = ("auto", "4")
 WORKER_SECONDS = 300
-SAMPLES = "_samples_us"  # columns of these hold lists
 # Ring, as the simulator does it; no NVLink multicast, which adds in the switch and is not safe on every shared host.
 NCCL_DEFAULTS = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
 
@@ -95,16 +94,13 @@ def measure(
     effort = QUICK if quick else FULL
     lab = Lab(count_gpus() if n_gpus is None else n_gpus, effort)
     kinds = kinds or (*ONE_GPU, *((*SEVERAL_GPUS, *OF_NCCL) if lab.n_gpus > 1 else ()))
-    facts = provenance(lab, effort)
-    facts["method"] |= {"sessions": sessions} if sessions > 1 else {}
-    books = _Books(output, facts, say)
+    books = _Books(output, provenance(lab, effort, sessions), say)
     for name in kinds:
         if name not in OF_NCCL:
             books.collect(name, {**ONE_GPU, **SEVERAL_GPUS, **OF_PYTORCH}[name](lab))
         books.finish(name)
     of_nccl = [name for name in OF_NCCL if name in kinds]
-    numbers = channels or (QUICK_CHANNELS if quick else CHANNELS)
-    for number in chain.from_iterable(repeat(numbers, sessions)):
+    for number in tuple(channels or (QUICK_CHANNELS if quick else CHANNELS)) * sessions:
         affected = rings.nccl_kinds(number, of_nccl)
         if affected:
             _by_worker(lab.n_gpus, number, affected, quick, books)
@@ -148,13 +144,14 @@ class _Books:
             self.fail(name, f"{type(error).__name__}: {error}")
 
     def keep(self, name: str, row: dict[str, Any]) -> None:
-        """Keep a row of a process; samples of one that another process has measured before are put to those."""
-        rows, what = self.rows.setdefault(name, []), _without_samples(row)
-        known = next((one for one in rows if _without_samples(one) == what), None)
-        if known is None:
+        """Keep a row that a process has measured, with the samples of the same row from sessions before, if any."""
+        rows, samples = self.rows.setdefault(name, []), KINDS[name].sample_columns().keys() & row.keys()
+        names = row.keys() - samples
+        before = next((one for one in rows if all(one.get(column) == row[column] for column in names)), None)
+        if before is None:
             rows.append(row)
         else:
-            known |= {column: known[column] + row[column] for column in row.keys() - what.keys()}
+            before |= {column: before[column] + row[column] for column in samples}
 
     def finish(self, name: str) -> None:
         """Write the kind's rows with everything before; rows that cannot be true go where nothing reads them."""
@@ -230,10 +227,6 @@ def _worker(
     return found, logged, failed
 
 
-def _without_samples(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {column: value for column, value in row.items() if not column.endswith(SAMPLES)}
-
-
 def _json_line(value: Any) -> str:
     """*value* as JSON; a number that is none becomes text, for the rules of the kind to refuse."""
     return json.dumps(_without_nan(value), allow_nan=False) + "\n"
@@ -286,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("measurements"), metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="few small points, to see whether everything works")
     parser.add_argument("--channels", default="", metavar="C,C", help=f"NCCL channels [{','.join(CHANNELS)}]")
-    parser.add_argument("--sessions", type=int, default=1, metavar="N", help="processes for what needs NCCL [1]")
+    parser.add_argument("--sessions", type=int, default=1, metavar="N", help="new starts of NCCL to measure [1]")
     parser.add_argument("--list", action="store_true", help="say what can be measured")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
