@@ -8,10 +8,8 @@ from tests.harness.sms import h200, measured_rows, simulated_us
 
 TURN = 64 << 10  # bytes of results
 N_TURNS = 100
-# LDS, which leaves 124, 60 and 28 KiB of L1.  A copy with 28 KiB is 18 % too quick: that loads hold the L1 while they
-# wait for the path is not simulated.
-KERNELS = ("copy", "sum of two")
-CASES = [(kernel, kib) for kernel in KERNELS for kib in (103, 190, 222) if (kernel, kib) != ("copy", 222)]
+# LDS, which leaves 124, 60 and 28 KiB of L1.  Reads with 28 KiB take half as long again as measured: DEVIATIONS, H1.
+CASES = [(kernel, kib) for kernel in ("copy", "sum of two") for kib in (103, 190, 222)]
 
 
 def measured(kernel: str, kib: int) -> float:

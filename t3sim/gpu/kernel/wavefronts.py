@@ -6,7 +6,8 @@ stored.  Where it adds up, it waits ``sum_rounds`` times: the first operand is l
 next part of these when that has come (decision 39); with the last part under way it stores what is complete.
 Wavefronts share the path to the L2, the oldest first: in turn they would all load at one time and all store at
 another.  Loads of those of one SIMD unit follow each other at its part of the rate (decision 40).
-Leaves out: the time of other instructions; that a load keeps its line of the L1 while it waits for the path.
+Leaves out: the time of other instructions; that a load keeps its line of the L1 while it waits for the path; that
+stores have lines of the L1, too, until they are acknowledged (DEVIATIONS, H1).
 Pinned by tests/kernel/test_move_kernel.py and tests/validation/test_sums.py.
 """
 
