@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from t3sim.checks.claims import Claim, channels_of, refuse
 from t3sim.checks.specification import end_claims, specification_claims
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import arrived_messages, queued_requests
+from t3sim.gpu.in_flight import IN_STREAM, arrived_messages, queued_requests
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.gpu.time_accounts import idle_slots, movers, time_accounts, units_of
@@ -73,9 +73,11 @@ def claims(core: GpuCore) -> Iterator[Claim]:
 def request_claims(core: GpuCore) -> Iterator[Claim]:
     """Requests of each kind through stream queue, DRAM queue and data bus (C1, C2, Q1)."""
     channels, classes = channels_of(core), core.traffic.names
-    waiting, queued = np.zeros((2, len(channels), len(classes), codes.N_KINDS), np.int64)
-    for q in queued_requests(core):
-        (queued if q.is_admitted else waiting)[q.channel, q.traffic_class, q.kind] += 1
+    both = np.zeros((2, len(channels), len(classes), codes.N_KINDS), np.int64)
+    found = queued_requests(core)
+    is_admitted = (found["bank"] != IN_STREAM).astype(np.int64)
+    np.add.at(both, (is_admitted, found["channel"], found["traffic_class"], found["kind"]), 1)
+    waiting, queued = both
     counters = ("n_enqueued", "n_requests", "n_served")
     entered, admitted, served = (channels[name][:, : len(classes)] for name in counters)
     for meaning, left, right in (

@@ -1,6 +1,6 @@
 """One GPU as a simulation object: its record, its tables, its compiled loop.  Knows ticks, no SimPy."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
 
@@ -18,7 +18,7 @@ from t3sim.gpu.compiled import compiled_advance, compiled_policy, compiled_take_
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.l2_slice import KEY_BITS
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
-from t3sim.gpu.kernel.state import CACHE_LINE, COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
+from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
 from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses, classes_in_words
@@ -32,7 +32,6 @@ LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
 NO_MESSAGES: NDArray[Any] = np.zeros(0, MESSAGE)
 T3_TRAFFIC = TrafficClasses()
-MOST_TAGS = 1 << 20  # bytes of the L2's tags that ``fetch`` reads (assumed: more was not tried)
 ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
 
 
@@ -70,6 +69,7 @@ class GpuCore:
         self.command_log = records(COMMAND_LOG, 1)
         # Views of what is looked at after every quantum: a record array takes microseconds for each field.
         fields = self.state.view(np.ndarray)
+        self.words: NDArray[np.int64] = fields.view(np.int64)  # the record, eight bytes each
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]
         self._slot_ticks = fields["slot_ticks"]
         self._hears_at = fields["hears_at"]
@@ -83,7 +83,6 @@ class GpuCore:
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
-        self._hot: list[NDArray[np.uint8]] = []  # see ``fetch``
         self.program: Program | None = None  # that runs, or ran last
         self.n_programs = 0  # loaded so far
         self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
@@ -145,12 +144,6 @@ class GpuCore:
         if not (self._records and all(map(is_, records, self._records))):
             self._records, self._passed = records, tuple(array.view(np.ndarray) for array in records)
         return self._passed
-
-    def fetch(self) -> None:
-        """Read the parts of the record that every window looks at, in one go: the host's caches hold another GPU's."""
-        self._hot = self._hot or list(hot_parts(self))
-        for part in self._hot:
-            part.max()
 
     def take_outbox(self) -> NDArray[Any]:
         """Return what was sent since the last call, in order of departure."""
@@ -394,39 +387,6 @@ class GpuCore:
         slots = -(-int(port.free_at_scaled) // (int(port.scale) * self.slot_ticks))
         served_at = slots * self.slot_ticks if self.gpu.n_loads else 0
         return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at), served_at)
-
-
-def hot_parts(core: GpuCore) -> Iterator[NDArray[np.uint8]]:
-    """Yield views of the record of *core*, a byte of each line of the host's caches.
-
-    Of each channel what lies in front of its DRAM queue, as many entries of that as it has for each direction, and the
-    stream queues, which are rings; the compute units; the tags of a small L2.
-    """
-    record, gpu, machine = core.state.dtype, core.gpu, core.machine
-    whole: NDArray[np.uint8] = core.state.view(np.ndarray).view(np.uint8)
-
-    def rows(name: str, n: int) -> NDArray[np.uint8]:
-        first, size = int(record.fields[name][1]), int(record[name].base.itemsize)
-        return whole[first : first + n * size].reshape(n, size)
-
-    channels, channel = rows("channels", core.used.n_channels), record["channels"].base
-    entry = int(channel["entries"].base.itemsize)
-    first = int(channel.fields["entries"][1]) + 2 * core.layout.n_dram_banks * entry
-    of_writes = first + core.layout.queue_entries * entry
-    yield channels[:, : first + machine.memory.queue.entries * entry : CACHE_LINE]
-    begin = of_writes // CACHE_LINE * CACHE_LINE
-    yield channels[:, begin : of_writes + machine.memory.queue.for_writes * entry : CACHE_LINE]
-    first, request = int(channel.fields["requests"][1]), int(channel["requests"].base.itemsize)
-    for of_class in range(int(gpu.channels["n_classes"][0])):
-        begin = (first + of_class * core.layout.stream_queue_entries * request) // CACHE_LINE * CACHE_LINE
-        yield channels[:, begin : begin + (int(gpu.channels["ring_mask"][0]) + 1) * request : CACHE_LINE]
-    yield rows("compute_units", core.used.n_compute_units)[:, ::CACHE_LINE]
-    l2 = record["l2"]
-    n_tags = int(gpu.l2.n_banks * gpu.l2.sets_per_bank * gpu.l2.associativity)
-    size = n_tags * l2["tags"].base.itemsize
-    if size <= MOST_TAGS:
-        first = record.fields["l2"][1] + l2.fields["tags"][1]
-        yield whole[first : first + size : CACHE_LINE]
 
 
 def widened(rings: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[Any]:

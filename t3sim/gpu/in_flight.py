@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import takewhile
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes, dram_queue, l2_slice, memory_controller, move_kernel
+from t3sim.gpu.kernel import codes, l2_slice, move_kernel
 from t3sim.gpu.kernel.dram_queue import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import IS_FILLED, MSHR_MASK, OWNER_SHIFT, find_mshr, line_of
 from t3sim.gpu.kernel.signals import signal_of, tile_of
@@ -36,10 +35,6 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return FunctionType(plain.__code__, {**names, **called})
 
 
-_end_of = uncompiled(dram_queue.end_of)
-_queued_request = uncompiled(memory_controller.queued_request)
-
-
 class Queued(NamedTuple):
     """A request inside or in front of a channel; *part* is the queue or bank that has it."""
 
@@ -51,6 +46,10 @@ class Queued(NamedTuple):
     tag: int
     place: int
     at: int  # memory cycle of arrival; in the DRAM queue, the number of its admission
+
+
+IN_STREAM = -1  # in place of a bank: in the queue of its class, in front of the channel
+QUEUED = np.dtype([(name, np.int64) for name in ("channel", "bank", "traffic_class", "kind", "tag", "place", "at")])
 
 
 class Account(NamedTuple):
@@ -85,32 +84,51 @@ def has_queued(channels: Any) -> NDArray[np.bool_]:
     return is_queued.reshape(*firsts.shape[:-1], 2, n_banks)
 
 
-def bank_list(channel: Any, direction: int, bank: int) -> list[int]:
-    """Return the entries of a channel's DRAM queue that hold the requests of a bank, the oldest first."""
-    following = channel["entries"]["next"]
-    end = _end_of(channel, direction, bank)
-    return list(takewhile(lambda entry: entry != end, chain(int(following[end]), following)))
+def bank_lists(channels: NDArray[Any]) -> NDArray[np.intp]:
+    """Return [3, n] the channel, the list and the entry of all in the DRAM queues of *channels*, each list by age.
+
+    A list holds the requests of a direction and bank and has the number of its end (``dram_queue.end_of``).
+    """
+    following = channels["entries"]["next"]
+    n_lists = 2 * channels["open_row"].shape[-1]
+    channel, ends = np.nonzero(following[:, :n_lists] >= n_lists)
+    entry, found = following[channel, ends], [np.zeros((3, 0), np.intp)]
+    while len(entry) and len(found) <= following.shape[1]:  # a list ends, even if a defect has closed it
+        found.append(np.stack([channel, ends, entry]))
+        entry = following[channel, entry]
+        goes_on = (entry != ends) & (entry >= 0)
+        channel, ends, entry = channel[goes_on], ends[goes_on], entry[goes_on]
+    places = np.concatenate(found, axis=1)
+    return places[:, np.lexsort((places[1], places[0]))]
 
 
-def queued_requests(core: GpuCore) -> list[Queued]:
-    """Return every request in the stream queues and DRAM queues of a GPU."""
-    gpu, found = core.gpu, []
-    for c in range(int(gpu.n_channels)):
-        channel = gpu.channels[c]
-        for stream, queue in enumerate(core.traffic.queues):
-            for i in range(int(channel.queue_head[stream]), int(channel.queue_tail[stream])):
-                request = _queued_request(channel, stream, i)
-                tag, place, at = int(request.tag), int(request.place), int(request.at)
-                kind = place & codes.KIND_MASK
-                found.append(Queued(f"channel[{c}].{queue}", c, stream, False, kind, tag, place, at))
-        for direction, bank in np.argwhere(has_queued(channel)):
-            for entry in channel.entries[bank_list(channel, direction, bank)]:
-                place = int(entry.row) << codes.ROW_SHIFT | int(entry.place)
-                tag, kind = int(entry.tag), place & codes.KIND_MASK
-                traffic_class = (place >> codes.CLASS_SHIFT) & codes.CLASS_MASK
-                order = int(entry.key) >> KEY_SHIFT
-                found.append(Queued(f"channel[{c}].bank[{bank}]", c, traffic_class, True, kind, tag, place, order))
-    return found
+def queued_requests(core: GpuCore) -> NDArray[Any]:
+    """Return every request in the stream queues and DRAM queues of a GPU (``QUEUED``), in order for each of them."""
+    channels = core.state.view(np.ndarray)["channels"][0][: int(core.gpu.n_channels)]
+    n_classes = len(core.traffic.queues)
+    heads = channels["queue_head"][:, :n_classes]
+    lengths = np.maximum(channels["queue_tail"][:, :n_classes] - heads, 0).ravel()
+    channel, stream = np.divmod(np.repeat(np.arange(len(lengths)), lengths), n_classes)
+    number = heads[channel, stream] + np.arange(len(channel)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    # As ``memory_controller.queued_request`` says.
+    in_ring = (number - channels["ring_start"][channel, stream]) & channels["ring_mask"][channel]
+    waiting = np.zeros(len(channel), QUEUED)
+    waiting["channel"], waiting["bank"], waiting["traffic_class"] = channel, IN_STREAM, stream
+    for name in ("tag", "place", "at"):
+        waiting[name] = channels["requests"][name][channel, stream, in_ring]
+
+    channel, ends, entry = bank_lists(channels)
+    admitted, entries = np.zeros(len(channel), QUEUED), channels["entries"]
+    admitted["channel"], admitted["bank"] = channel, ends % channels["open_row"].shape[-1]
+    admitted["tag"] = entries["tag"][channel, entry]
+    admitted["place"] = entries["row"][channel, entry].astype(np.int64) << codes.ROW_SHIFT
+    admitted["place"] |= entries["place"][channel, entry]
+    admitted["traffic_class"] = (admitted["place"] >> codes.CLASS_SHIFT) & codes.CLASS_MASK
+    admitted["at"] = entries["key"][channel, entry] >> KEY_SHIFT
+
+    found = np.concatenate([waiting, admitted])
+    found["kind"] = found["place"] & codes.KIND_MASK
+    return found[np.argsort(found["channel"], kind="stable")]
 
 
 def arrived_messages(core: GpuCore) -> NDArray[Any]:
@@ -226,7 +244,11 @@ class HungGpu:
     @cached_property
     def queued(self) -> list[Queued]:
         """Every request in the stream queues and DRAM queues."""
-        return queued_requests(self.core)
+        queues, found = self.core.traffic.queues, []
+        for c, bank, of_class, *request in queued_requests(self.core).tolist():
+            part = queues[of_class] if bank == IN_STREAM else f"bank[{bank}]"
+            found.append(Queued(f"channel[{c}].{part}", c, of_class, bank != IN_STREAM, *request))
+        return found
 
     def head(self, c: int, queue: str) -> Queued:
         """Return the head of a stream queue that is not empty."""

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim import arrays
 from t3sim.collective.schedule import places_for, sent_granules
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
@@ -69,14 +70,17 @@ class Tables:
         answers = {n_gpus - distance for distance in self.loads}
         return {*self.sends, *told[told != 0].tolist(), *self.loads, *answers}
 
-    def posted(self) -> Iterator[tuple[int, int, int]]:
-        """Yield all that the program posts: the distance of the GPU, its signal, how much."""
-        yield from self.posts[["distance", "signal", "amount"]][: int(self.operations["n_posts"].sum())].tolist()
-        tiles, steps = self.tiles, self.steps
-        yield from zip(*(tiles[name].tolist() for name in ("distance", "signal", "n_granules")), strict=True)
-        distance = np.where(steps["send"] >= 0, steps["distance"], 0)
-        amount = np.where(steps["send"] >= 0, self.n_sent, steps["n_granules"])
-        yield from zip(distance.tolist(), steps["post_signal"].tolist(), amount.tolist(), strict=True)
+    def posted(self) -> Ints:
+        """Return [3, n] all that the program posts: the distance of the GPU, its signal, how much."""
+        posts, tiles, steps = self.posts[: int(self.operations["n_posts"].sum())], self.tiles, self.steps
+        is_sent = steps["send"] >= 0
+        distance, amount = np.where(is_sent, steps["distance"], 0), np.where(is_sent, self.n_sent, steps["n_granules"])
+        found = np.concatenate([
+            np.stack([posts["distance"], posts["signal"], posts["amount"]]),
+            np.stack([tiles["distance"], tiles["signal"], tiles["n_granules"]]),
+            np.stack([distance, steps["post_signal"], amount]),
+        ], axis=1)  # fmt: skip
+        return found[:, found[1] != operations.NONE]
 
     @property
     def n_sent(self) -> Ints:
@@ -143,7 +147,7 @@ class TableBuilder:
             posts += own
 
         def joined(parts: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
-            return np.concatenate(parts).view(np.recarray) if sum(map(len, parts)) else records(dtype, 0)
+            return arrays.joined(parts).view(np.recarray) if sum(map(len, parts)) else records(dtype, 0)
 
         n_commands = self._n["commands"]
         return Tables(

@@ -349,7 +349,7 @@ def posts_lost(hung: HungGpu, s: int) -> str:
     posting = {
         one.name
         for distance, one in enumerate(hung.all_gpus)
-        if distance and any((d, signal) == (-distance % n, s) for d, signal, _ in one.tables.posted())
+        if distance and [-distance % n, s] in one.tables.posted()[:2].T.tolist()
     }
     links = [link for link, sender in hung.links.items() if sender in posting]
     return f": {counted(lost, 'post')} never came over {' or '.join(links)}" if links and lost > 0 else ""

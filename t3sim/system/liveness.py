@@ -21,6 +21,7 @@ from t3sim.checks.hang.progress import (
     has_something_to_come,
     patience_of,
     progress_of,
+    pulse_of,
     rotation_ticks,
     unscheduled_channels,
 )
@@ -65,7 +66,8 @@ class WatchedGpu:
     inbound: Sequence[tuple[Link, Device]] = ()
     n_delivered: Callable[[], int] = lambda: 0
     others: Sequence[str] = ()
-    progress: bytes = b""
+    pulse: bytes = b""
+    progress: bytes = b""  # may lack what has changed while the pulse did
 
     def hung(self) -> HungGpu:
         """Return what a report needs to know of it."""
@@ -98,19 +100,20 @@ class Liveness:
         n_quanta = 0 if len(self.gpus) == 1 else 2 * n_quanta_between
         self._rotation = max(rotation_ticks(gpu.device.core) + n_quanta * gpu.device.quantum_ticks for gpu in self.gpus)
         for gpu in self.gpus:
-            gpu.progress = progress_of(gpu.device.core)
+            gpu.pulse, gpu.progress = pulse_of(gpu.device.core), progress_of(gpu.device.core)
             gpu.device.watch = partial(self.after_quantum, gpu)
 
     def after_quantum(self, gpu: WatchedGpu) -> None:
-        """Look at *gpu*, which has just run for a quantum; raise ``ModelError`` if the machine hangs."""
+        """Look at *gpu*, which has just run for a quantum; raise ``ModelError`` if the machine hangs.
+
+        A look at all that may move costs more than a quantum of a small kernel has to pay: its state is in no cache.
+        """
         core = gpu.device.core
-        if unscheduled_channels(core):
-            raise self.error(Hang.LOST_WAKE_UP)
-        progress = progress_of(core)
-        if progress != gpu.progress:
-            gpu.progress = progress
+        if self._has_moved(gpu):
             self._moved_at, self._quiet_since = core.now, None
             return
+        if unscheduled_channels(core):
+            raise self.error(Hang.LOST_WAKE_UP)
         if core.now < core.gpu.next_start_at < NEVER:
             self._moved_at = core.now  # before its launch an operation is not late
         still = core.now - self._moved_at
@@ -123,6 +126,16 @@ class Liveness:
             self._quiet_since = core.now
         elif core.now - self._quiet_since >= self._rotation:
             raise self.error(Hang.DEADLOCK)
+
+    @staticmethod
+    def _has_moved(gpu: WatchedGpu) -> bool:
+        """Return whether anything has moved since the last look, or the one before: the pulse does not tell of all."""
+        pulse = pulse_of(gpu.device.core)
+        if pulse != gpu.pulse:
+            gpu.pulse = pulse
+            return True
+        before, gpu.progress = gpu.progress, progress_of(gpu.device.core)
+        return gpu.progress != before
 
     def is_quiet(self) -> bool:
         """Return whether nothing is left that could make one of the GPUs move by itself."""

@@ -26,7 +26,7 @@ from t3sim.gpu.traffic import TrafficClasses
 from t3sim.network.link import Link, Transform, n_granules_of
 from t3sim.network.mirror import ChunkShift
 from t3sim.network.topology import TOPOLOGIES, check_reach
-from t3sim.program.operations import NONE, Gemm, Program, has_unlike_chunks, reaches_others
+from t3sim.program.operations import Gemm, Program, has_unlike_chunks, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid
@@ -104,9 +104,10 @@ class Machine:
             for distance, n_granules in core.tables.loads.items():
                 self.cores[self.receiver(d, distance)].gpu.expected_loads += n_granules
                 core.gpu.expected_inbound += n_granules
-            for distance, signal, amount in core.tables.posted():
-                if signal != NONE:
-                    self.cores[self.receiver(d, distance)].expected_posts[signal] += amount
+            distances, signals, amounts = core.tables.posted()
+            for distance in np.unique(distances).tolist():
+                there = distances == distance
+                np.add.at(self.cores[self.receiver(d, distance)].expected_posts, signals[there], amounts[there])
 
     def settle(self) -> bool:
         """Wait until no GPU is being advanced; return whether something waits for one that its inbox does not hold."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.arrays import chosen
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.time_accounts import time_accounts, units_of
@@ -79,12 +80,12 @@ def workgroup_spread(core: GpuCore, tile: int = SPREAD_TILE) -> float | None:
     None if fewer than half of the slots ran that many tiles.  Two slots of one CU are told apart.
     """
     table = core.tables.workgroups
-    ran = table[table["end_at"] >= 0]
+    ran = chosen(table, table["end_at"] >= 0)
     if not len(ran):
         return None
     slot = ran["cu"] * 8 + ran["slot"]
     order = np.lexsort((ran["start_at"], slot))
-    ran, slot = ran[order], slot[order]
+    ran, slot = chosen(ran, order), slot[order]
     edges = np.flatnonzero(np.diff(slot, prepend=-1))
     counts = np.diff(np.append(edges, len(slot)))
     starts = ran["start_at"][edges[counts >= tile] + tile - 1]

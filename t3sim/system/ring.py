@@ -31,7 +31,6 @@ from t3sim.system.machine import Machine, quanta_at_once, quantum_of
 from t3sim.system.threads import Crew
 
 Report = Callable[[float], None]
-Turn = tuple[int, bool]  # of which device; whether the thread comes from another one
 Outcome = tuple[NDArray[Any], Exception | None]  # what was sent; what is raised
 
 
@@ -64,9 +63,8 @@ class RingMachine(Machine):
         self._open_until = [1] * n_devices
         self._may_go = [True] * n_devices  # neither on its way nor over nor failed
         n_threads = min(n_threads, n_devices)
-        self._shares_threads = n_threads < n_devices
         self._last: list[int | None] = [None] * n_threads  # the device that each thread advanced last
-        self._crew: Crew[Turn, Outcome] = Crew(n_threads, self._choose, self._advance_one, self._take_in)
+        self._crew: Crew[int, Outcome] = Crew(n_threads, self._choose, self._advance_one, self._take_in)
         self._reports: Sequence[Report] | None = None
         self._failed: dict[int, Exception] = {}  # by device
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
@@ -119,9 +117,9 @@ class RingMachine(Machine):
         if self._failed:
             raise self._failed[min(self._failed, key=lambda d: (self.n_windows[d], d))]
 
-    def _take_in(self, turn: Turn, outcome: Outcome) -> None:
+    def _take_in(self, d: int, outcome: Outcome) -> None:
         """Let the link carry what a device has sent in a window, and look at the device now and then."""
-        d, (messages, error) = turn[0], outcome
+        messages, error = outcome
         if error is not None:
             self._failed[d] = error
             return
@@ -153,8 +151,8 @@ class RingMachine(Machine):
             until = min(until, *(self.n_windows[one] for one in self._failed))
         return until - self.n_windows[d]
 
-    def _choose(self, thread: int) -> Turn | None:
-        """Return the next turn of *thread*, None if there is none: a window of a device.
+    def _choose(self, thread: int) -> int | None:
+        """Return the device that *thread* is to advance by a window, None if there is none.
 
         The caches of a core hold the device that it has advanced, and another one costs half a window more.  So a
         thread stays with a device as long as that may go on.  Then it takes one behind a device that is on its way, the
@@ -165,12 +163,13 @@ class RingMachine(Machine):
         if last is not None and self._room(last) > 0:
             d = last
         else:
-            rooms = {d: self._room(d) for d in (range(len(self.devices)) if self._shares_threads else (thread,))}
+            has_its_own = len(self._last) == len(self.devices)
+            rooms = {d: self._room(d) for d in ((thread,) if has_its_own else range(len(self.devices)))}
             d = max(rooms, key=lambda d: (rooms[d] > 0 and self._is_behind(d), rooms[d]))
             if rooms[d] <= 0:
                 return None
         self._may_go[d], self._last[thread] = False, d
-        return d, d != last
+        return d
 
     def _is_behind(self, d: int) -> bool:
         """Return whether device *d* hears from one that is on its way, so that its room grows, or that is over."""
@@ -186,12 +185,9 @@ class RingMachine(Machine):
         if self._reports is not None:
             self._reports[d](self.cores[d].share_done)
 
-    def _advance_one(self, turn: Turn) -> Outcome:
+    def _advance_one(self, d: int) -> Outcome:
         """Advance a device by a window; return what it has sent."""
-        d, is_another = turn
         device, core = self.devices[d], self.cores[d]
-        if is_another and self._shares_threads:
-            core.fetch()
         try:
             for queue in self._arrived[d].values():
                 while queue and queue[0][0] <= self.n_windows[d]:

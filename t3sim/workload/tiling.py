@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.arrays import chosen
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.limits import MOST_PREFETCHED_SLICES, MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
@@ -102,7 +103,7 @@ class TileTrace:
         wavefronts["n_rows"] = np.clip(tiles["n_rows"][:, None] - row_offset, 0, height)
         wavefronts["n_columns"] = np.clip(tiles["n_columns"][:, None] - column_offset, 0, width)
         flat = wavefronts.reshape(-1)
-        return flat[(flat["n_rows"] > 0) & (flat["n_columns"] > 0)]
+        return chosen(flat, (flat["n_rows"] > 0) & (flat["n_columns"] > 0))
 
     @property
     def stored_element_bytes(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t3sim.gpu.in_flight import bank_list
+from t3sim.gpu.in_flight import bank_lists
 from t3sim.gpu.kernel.codes import BANK_SHIFT, FAR, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
 from t3sim.gpu.kernel.dram_channel import MOST_CYCLES, begin_refresh
 from t3sim.gpu.kernel.dram_queue import BANK_MASK, EITHER, MOST_KEYS, next_key, place_in_bank_list
@@ -104,15 +104,16 @@ def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:
         bench.run(case.requests, quantum=case.rules.slot, until=20 + seed % 25 * 10)
         channel = bench.channel
         hits = np.zeros((2, 16), bool)
+        _, lists, entries = bank_lists(channel[None])
         for direction, bank in product(range(2), range(16)):
-            queued = bank_list(channel, direction, bank)
+            queued = entries[lists == direction * 16 + bank]
             rows = channel["entries"]["row"][queued]
             matching = [entry for entry, row in zip(queued, rows, strict=True) if row == channel["open_row"][bank]]
             hits[direction, bank] = bool(matching)
             key = channel["entries"][matching[0]]["key"] if matching else FAR
             assert not matching or channel["oldest_hit"][direction, bank] == matching[0], seed
             assert channel["hit_key"][direction, bank] == key, seed
-            seen["hit" if matching else "closed" if queued else "empty"] += 1
+            seen["hit" if matching else "closed" if len(queued) else "empty"] += 1
         assert (channel["n_hits"] == hits.sum(axis=1)).all(), seed
         closed = channel["closed_key"][:2].min(axis=0)
         assert (channel["closed_key"][EITHER] == np.where(hits.any(axis=0), FAR, closed)).all(), seed

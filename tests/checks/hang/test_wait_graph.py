@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from t3sim.checks.hang.causes import graph_of
-from t3sim.checks.hang.progress import Moment, progress_of, scheduled_in
+from t3sim.checks.hang.progress import Moment, progress_of, pulse_of, scheduled_in
 from t3sim.checks.hang.report import Hang, describe_hang
 from t3sim.checks.hang.wait_graph import Wait, WaitGraph
 from t3sim.errors import ModelError
@@ -102,6 +102,24 @@ def test_what_counts_as_progress(field: str, is_work: bool) -> None:
     before = progress_of(core)
     core.gpu.channels[field] += 1
     assert (progress_of(core) != before) == is_work
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "has_pulse"),
+    [
+        ("l2", "n_accesses", True),
+        ("l2", "n_store_accesses", True),
+        ("link_port", "n_sent", True),
+        ("l2", "n_flushed", False),
+    ],
+)
+def test_the_pulse_is_a_part_of_progress(part: str, field: str, has_pulse: bool) -> None:
+    core = fused().core
+    before = pulse_of(core), progress_of(core)
+    record = getattr(core.gpu, part)
+    setattr(record, field, getattr(record, field) + 1)
+    assert progress_of(core) != before[1]
+    assert (pulse_of(core) != before[0]) == has_pulse
 
 
 @pytest.mark.parametrize("command", range(6))
