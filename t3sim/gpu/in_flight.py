@@ -91,7 +91,7 @@ def bank_lists(channels: NDArray[Any]) -> NDArray[np.intp]:
     """
     following = channels["entries"]["next"]
     n_lists = 2 * channels["open_row"].shape[-1]
-    channel, ends = np.nonzero(following[:, :n_lists] >= n_lists)
+    channel, ends = np.nonzero(has_queued(channels).reshape(len(channels), n_lists))
     entry, found = following[channel, ends], [np.zeros((3, 0), np.intp)]
     while len(entry) and len(found) <= following.shape[1]:  # a list ends, even if a defect has closed it
         found.append(np.stack([channel, ends, entry]))

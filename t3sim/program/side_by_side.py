@@ -1,14 +1,14 @@
 """A GEMM and a collective at the same time on one GPU, each run again and again, as two streams of kernels do."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from t3sim.collective.choice import ring_schedule
 from t3sim.collective.schedule import Op
 from t3sim.program.kernels import not_waited_for, operands, program, ring, ring_steps, tile_offsets
-from t3sim.program.operations import Gemm, Moves, Operation, Program, Stores
+from t3sim.program.operations import Gemm, Memory, Moves, Operation, Program, Stores
 from t3sim.program.operator import Operator
 from t3sim.program.parts import part_of
 from t3sim.program.plan import Part
@@ -46,18 +46,8 @@ def side_by_side_part(
     schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
 
     def program_of(op: Operator, rank: int) -> Program:
-        memory, trace = op.memory(), op.tiles
-        a, b = operands(op, memory, trace, n_gemms)
-        pitch = output_pitch_bytes(trace.gemm) // op.granule
-        c = memory.buffer("C", n_gemms * trace.gemm.m * pitch)
-        offsets = tile_offsets(trace, op.granule, pitch)
-        operations: list[Operation] = [
-            Gemm(
-                name="gemm", trace=trace, a=a.first + number * (a.n_granules // n_gemms), b=b.first,
-                stores=Stores.local(c.first + number * trace.gemm.m * pitch + offsets, pitch), order=op.order(rank),
-            )
-            for number in range(n_gemms)
-        ]  # fmt: skip
+        memory = op.memory()
+        operations: list[Operation] = [*gemms_in_a_row(op, rank, memory, n_gemms)]
         startup = op.machine.gpu.collective_kernel.of_protocol(schedule.protocol).launch
         kernel = ring(op, memory, schedule, collective)
         for number in range(n_collectives):
@@ -68,6 +58,20 @@ def side_by_side_part(
         return program(op, rank, memory, *operations, background=background)
 
     return part_of(op, "side_by_side", f"{collective} beside the GEMM", program_of)
+
+
+def gemms_in_a_row(op: Operator, rank: int, memory: Memory, n: int, stream: int = 0) -> Iterator[Gemm]:
+    """Yield the GEMM of *op* so many times, each with an A and an output of its own."""
+    trace = op.tiles
+    a, b = operands(op, memory, trace, n)
+    pitch = output_pitch_bytes(trace.gemm) // op.granule
+    c = memory.buffer("C", n * trace.gemm.m * pitch)
+    offsets = tile_offsets(trace, op.granule, pitch)
+    for number in range(n):
+        yield Gemm(
+            name="gemm", stream=stream, trace=trace, a=a.first + number * (a.n_granules // n), b=b.first,
+            stores=Stores.local(c.first + number * trace.gemm.m * pitch + offsets, pitch), order=op.order(rank),
+        )  # fmt: skip
 
 
 def times_side_by_side(spans: Iterable[Any], n_gemms: int, n_collectives: int) -> tuple[float, float]:

@@ -106,7 +106,7 @@ class Liveness:
     def after_quantum(self, gpu: WatchedGpu) -> None:
         """Look at *gpu*, which has just run for a quantum; raise ``ModelError`` if the machine hangs.
 
-        A look at all that may move costs more than a quantum of a small kernel has to pay: its state is in no cache.
+        To look at all that may move is to read thousands of words that are in no cache: the pulse comes first.
         """
         core = gpu.device.core
         if self._has_moved(gpu):

@@ -9,7 +9,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.gpu.ticks import TickBase
-from t3sim.program.operations import STEP, Buffer, Moves, Program, table
+from t3sim.program.operations import NONE, STEP, STORE, Buffer, Moves, Program, table
 from t3sim.validation.simulation import unthrottled
 from tests.conftest import REPOSITORY
 from tests.kernel.small import mirrored
@@ -29,15 +29,30 @@ def h200() -> MachineSpec:
     return unthrottled(resolve_machine(Node("h200", Position("e.yaml"))).spec)
 
 
+def moves_of(kernel: str, first: int, n: int, n_sms: int, lds: int, *, stores_at: str = "own") -> Moves:
+    """Return what each of so many SMs makes of operands from granule *first* on: *n* granules, behind all operands.
+
+    They are stored in the ``own`` memory, or in that of the next GPU (``peer``).
+    """
+    n_operands, every = N_OPERANDS[kernel], n * n_sms
+    rows = []
+    for sm in range(n_sms):
+        row = {"n_granules": n, "n_operands": n_operands, "operand": first + sm * n, "stride": every}
+        there = first + n_operands * every + sm * n
+        if stores_at == "peer":
+            row |= {"send": STORE, "distance": 1, "destination": there, "kept_at": NONE, "post_signal": NONE}
+        else:
+            row["kept_at"] = NONE if kernel == "read" else there
+        rows.append(row)
+    steps = table(STEP, rows).reshape(1, n_sms)
+    return Moves(name="moves", launch=0, units=(0, n_sms), n_workgroups=n_sms, lds=lds, steps=steps)
+
+
 def simulated_us(spec: MachineSpec, kernel: str, n_bytes: int, *, n_sms: int = 1, lds: int = 1) -> float:
     """Return microseconds in which each of so many SMs makes *n_bytes* of results: first start to last store."""
     n, n_operands = n_bytes // spec.memory.access, N_OPERANDS[kernel]
-    every = n * n_sms
-    step = {"n_granules": n, "n_operands": n_operands, "stride": every}
-    kept_at = [-1 if kernel == "read" else n_operands * every + sm * n for sm in range(n_sms)]
-    steps = [step | {"operand": sm * n, "kept_at": kept} for sm, kept in enumerate(kept_at)]
-    moves = Moves(name="moves", launch=0, n_workgroups=n_sms, lds=lds, steps=table(STEP, steps).reshape(1, n_sms))
-    line, whole = spec.gpu.l2.line // spec.memory.access, Buffer("all", 0, (n_operands + 1) * every)
+    moves = moves_of(kernel, 0, n, n_sms, lds)
+    line, whole = spec.gpu.l2.line // spec.memory.access, Buffer("all", 0, (n_operands + 1) * n * n_sms)
     wired = mirrored(spec, Program(0, 2, (moves,), granule=spec.memory.access, line=line, buffers=(whole,)))
     wired.run()
     return float(TickBase.of(spec).to_us(int(wired.core.operations[0].end_at)))

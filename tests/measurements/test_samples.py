@@ -36,6 +36,7 @@ TILES = "model,sublayer,tp,m,n,k,kernel,wg,tile_row,tile_col,sm,start_ns,mainloo
 
 
 FOREIGN = {"operators"}  # kinds of others' files only
+OF_ONE = ("one-gpu", "one-gpu-beside")
 WITHOUT_SAMPLES = "two-gpus-looped"  # made by a script of its own
 
 
@@ -49,13 +50,7 @@ def test_shipped_measurements_are_read() -> None:
         text = gzip.decompress(content) if path.suffix == ".gz" else content
         in_files += len(text.decode().splitlines()) - 1
     assert len(found.rows) == sum(counts.values()) == in_files
-    assert {Path(folder).name for folder in found.provenance} == {
-        "h200",
-        "one-gpu",
-        "one-gpu-beside",
-        *BY_PAIRS,
-        WITHOUT_SAMPLES,
-    }
+    assert {Path(folder).name for folder in found.provenance} == {"h200", *OF_ONE, *BY_PAIRS, WITHOUT_SAMPLES}
     for facts in found.provenance.values():
         assert facts["device"] == "NVIDIA H200"
 
