@@ -32,6 +32,7 @@ class Span:
     stream: int
     start: int
     end: int
+    waited: int | None  # of this, until its first workgroup had a unit to run on; None: a barrier takes none
     traffic_class: str
     read_bytes: int | None  # from the DRAM of the GPU
     written_bytes: int | None  # to it

@@ -34,11 +34,12 @@ SCHEMA = pa.schema(
                 ("traffic_class", str, "of its own requests to the DRAM"),
                 ("start_us", float, "when its launch was over, in microseconds since the sublayer began"),
                 ("end_us", float, "when it had ended; the last one of a GPU in a phase: when its memory had, too"),
+                ("waited_us", float, "of this, until its first workgroup had a unit to run on; absent: it takes none"),
                 ("read_bytes", int, "from the DRAM of the GPU; absent: GEMMs beside it share the L2"),
                 ("written_bytes", int, "to the DRAM of the GPU by itself; absent as read_bytes"),
                 ("sent_bytes", int, "to other GPUs, where they are written, flags included"),
             ),
-            optional=("read_bytes", "written_bytes"),
+            optional=("waited_us", "read_bytes", "written_bytes"),
         ),
     ]
 )
@@ -59,5 +60,6 @@ def _rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
         yield (
             *one[:-2], phase.name, phase.role, int(phase.counts), f"gpu[{span.gpu}]", span.stream, span.name,
             span.kind, span.traffic_class, start * one.us_per_tick, end * one.us_per_tick,
+            None if span.waited is None else span.waited * one.us_per_tick,
             span.read_bytes, span.written_bytes, span.sent_bytes,
         )  # fmt: skip

@@ -38,6 +38,7 @@ def spans_of(core: GpuCore, gpu: int = 0) -> Iterator[Span]:
         read, written, leaving = granules
         yield Span(
             gpu, given.name, kind, given.stream, int(one.start_at), int(last.end_at),
+            None if isinstance(given, Barrier) else int(one.began_at - one.start_at),
             core.traffic.names[given.traffic_class],
             None if read is None else read * granule, None if written is None else written * granule, leaving * granule,
         )  # fmt: skip

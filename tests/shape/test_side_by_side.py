@@ -12,8 +12,10 @@ import pytest
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.kernel import codes
+from t3sim.overlap.interface import Span
 from t3sim.program.operator import Operator
-from t3sim.program.side_by_side import ROUNDS, kernels_for, side_by_side_part
+from t3sim.program.side_by_side import ROUNDS, kernels_for, side_by_side_part, times_side_by_side
+from t3sim.system.spans import spans_of
 from t3sim.workload.tiling import make_tile_trace, resident_workgroups
 from tests.kernel.small import mirrored
 
@@ -28,6 +30,9 @@ class Run(NamedTuple):
     tiles: Any  # the workgroup table: start_at, end_at, cu of each tile, kernel after kernel
     started_at: int  # first tick at which the collective did something
     collective_slots: np.ndarray  # slots of each compute unit that went to the collective
+    spans: tuple[Span, ...]
+    slot: int  # ticks
+    startup: int  # ticks
 
 
 @cache
@@ -47,7 +52,9 @@ def together(*, persistent: bool, n_workgroups: int, startup_us: int = 0, n_gemm
     core = machine.core
     slots = np.array(core.gpu.compute_units["state_slots"][:4, codes.COLLECTIVE_WORK])
     starts = core.tables.steps["start_at"]
-    return Run(np.array(core.tables.workgroups), int(starts[starts >= 0].min()), slots)
+    startup = int(core.moves[0].startup_ticks)
+    first = int(starts[starts >= 0].min())
+    return Run(np.array(core.tables.workgroups), first, slots, tuple(spans_of(core)), core.slot_ticks, startup)
 
 
 def kernel_of(run: Run, number: int) -> Any:
@@ -62,6 +69,22 @@ def test_a_persistent_gemm_keeps_its_compute_units_until_its_last_tile_is_dispat
     last_dispatch = int(first["start_at"].max())
     assert run.started_at > last_dispatch
     assert run.started_at < int(first["end_at"].max()) < int(kernel_of(run, 1)["start_at"].min())
+
+
+def test_a_span_says_how_long_a_collective_waited_for_a_compute_unit() -> None:
+    """From its launch until it starts up, in the last tiles of the first GEMM, which waits for nothing itself."""
+    run = together(persistent=True, n_workgroups=2, startup_us=5)
+    gemm, *_, collective = sorted(run.spans, key=lambda span: (span.kind, span.start))
+    assert (gemm.kind, gemm.waited, collective.kind) == ("gemm", 0, "moves")
+    began = collective.start + collective.waited
+    assert collective.waited > 0
+    assert 0 <= run.started_at - (began + run.startup) < run.slot
+
+
+def test_one_collective_counts_without_what_it_waited_for_the_first_gemm() -> None:
+    run = together(persistent=True, n_workgroups=2, startup_us=5)
+    [collective] = (span for span in run.spans if span.kind == "moves")
+    assert times_side_by_side(run.spans, 2, 1)[1] == collective.end - collective.waited
 
 
 def test_canary_other_gemms_give_up_the_next_compute_unit_that_is_free() -> None:

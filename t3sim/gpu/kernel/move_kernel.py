@@ -132,6 +132,8 @@ def begin_workgroup(gpu, operation, cu_index, now):
     part.wide_load_ticks = moves.wide_load_ticks
     begin_wavefronts(moves, part)
     gpu.move_units[moves.first_workgroup + part.number] = cu_index
+    if moves.n_dispatched == 0:
+        moves.began_at = now
     moves.n_dispatched += 1
     gpu.n_moving -= 1
     if moves.n_dispatched == moves.n_workgroups and moves.n_wanted > 0:

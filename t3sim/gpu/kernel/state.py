@@ -388,6 +388,7 @@ OPERATION_TABLE = record_dtype(
     "n_untils",  # behind these in WAIT_TABLE: what has to hold before it has ended
     "first_post", "n_posts", "n_posted",  # of POST_TABLE: what it posts at its end
     "start_at", "end_at",  # the start is NEVER while it is not known
+    "began_at",  # when its first workgroup had a unit
     "first_unit", "end_unit",  # compute units that it may run on
     "first_workgroup",  # of WORKGROUP_TABLE; of a move kernel: of the compute units of its workgroups
     "n_workgroups", "n_dispatched", "n_finished",

@@ -189,6 +189,8 @@ def launch_workgroup(gpu, operation, workgroups, place, cu_index, slot_index, no
     gemm, cu = gpu.operations[operation], gpu.compute_units[cu_index]
     wake_unit(gpu, cu)
     index = workgroups[gemm.first_workgroup + place].order
+    if gemm.n_dispatched == 0:
+        gemm.began_at = now
     gemm.n_dispatched += 1
     gpu.n_undispatched -= 1
     cu.shares += gemm.share
