@@ -398,30 +398,41 @@ _Loop = tuple[list[tuple[int, Any]], Work, float]  # streams, work, its time alo
 
 
 def _timed_beside(lab: Lab, timed: _Loop, other: _Loop) -> list[float]:
-    """Time a loop while another one runs from before its start until after its end, in groups."""
+    """Time a loop while another one runs from before its start until after its end, in groups.
+
+    The first repetition is not timed: it begins on an idle GPU, and has SMs that the other loop has never had
+    (validation/h200-reduce-scatters-in-a-row.csv).
+    """
     streams, work, alone_us = timed
     other_streams, other_work, other_us = other
     repetitions = max(ROTATED_SETS, min(MAX_HELD // 2, int(2 * lab.effort.group_us / alone_us)))
     samples: list[float] = []
     outlast = OUTLAST
     while len(samples) < lab.effort.groups:
-        n_other = max(ROTATED_SETS, int(outlast * repetitions * alone_us / other_us) + 1)
+        n_other = max(ROTATED_SETS, int(outlast * (repetitions + 1) * alone_us / other_us) + 1)
         if n_other > MAX_HELD and repetitions > ROTATED_SETS:
             repetitions = max(ROTATED_SETS, repetitions * MAX_HELD // n_other)
             continue
 
-        def queue(n_other: int = n_other, repetitions: int = repetitions) -> None:
+        begun: list[Any] = []
+
+        def queue(n_other: int = n_other, repetitions: int = repetitions, begun: list[Any] = begun) -> None:
             for i in range(n_other):
                 other_work(i)
+            work(0)
+            for gpu, stream in streams:
+                with lab.on(gpu, stream):
+                    begun.append(stream.record(lab.cp.cuda.Event()))
             for i in range(repetitions):
-                work(i)
+                work(i + 1)
 
         events = lab.queued([*other_streams, *streams], queue)
         lab.synchronize()
         n = len(other_streams)
         left_us = min(lab.elapsed_us(events[n + i][1], events[i][1]) for i in range(n))
         if left_us >= 0:
-            samples.append(max(lab.elapsed_us(*pair) for pair in events[n:]) / repetitions)
+            ended = [end for _, end in events[n:]]
+            samples.append(max(map(lab.elapsed_us, begun, ended)) / repetitions)
         elif outlast < MAX_OUTLAST:
             outlast *= 2  # the timed loop was slowed down more than the other one: start over
             samples.clear()

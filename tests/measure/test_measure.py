@@ -13,15 +13,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from t3sim.config.presets import preset_names
-from t3sim.measure import async_tp, scatters
+from t3sim.measure import async_tp, rings, scatters
 from t3sim.measure import gemm as measure_gemm
-from t3sim.measure.device import MissingHardware
+from t3sim.measure.device import Effort, MissingHardware
 from t3sim.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
 from t3sim.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3sim.measurements.meshes import Lane, meshes
@@ -197,6 +200,46 @@ def test_samples_of_several_sessions_are_kept_together(measured: Path, tmp_path:
         assert len(one.samples) == 4
         for name, samples in one.samples.items():
             assert len(all_three.samples[name]) == 3 * len(samples)
+
+
+class _Loop:
+    """A stream, and work on it: the first repetition takes longer than the others."""
+
+    def __init__(self, first_us: float, us: float) -> None:
+        self.first_us, self.us, self.now = first_us, us, 0.0
+
+    def __call__(self, i: int) -> None:
+        self.now += self.us if i else self.first_us
+
+    def record(self, _: object) -> float:
+        return self.now
+
+
+class _Lab:
+    """As much of a lab as loops on two streams need."""
+
+    effort = Effort(groups=2, group_us=100.0, warmup_us=0.0, quick=False)
+    cp = SimpleNamespace(cuda=SimpleNamespace(Event=object))
+
+    def on(self, *_: object) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def synchronize(self) -> None:
+        pass
+
+    def queued(self, streams: list[tuple[int, _Loop]], queue: Callable[[], None]) -> list[tuple[float, float]]:
+        starts = [loop.now for _, loop in streams]
+        queue()
+        return [(start, loop.now) for start, (_, loop) in zip(starts, streams, strict=True)]
+
+    def elapsed_us(self, start: float, end: float) -> float:
+        return end - start
+
+
+def test_of_a_loop_beside_another_one_the_first_repetition_is_not_timed() -> None:
+    timed, other = _Loop(first_us=90.0, us=20.0), _Loop(first_us=10.0, us=10.0)
+    found = rings._timed_beside(cast(Any, _Lab()), ([(0, timed)], timed, 20.0), ([(0, other)], other, 10.0))
+    assert found == [20.0, 20.0]
 
 
 def test_columns_are_those_of_the_shipped_files(measured: Path) -> None:
