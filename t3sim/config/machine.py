@@ -203,7 +203,7 @@ class FlaggedProtocolSpec(Spec):
     Flags go over the link and into the receive buffers, not into operands and results.
     """
 
-    launch: Picoseconds = Field(description="besides the launch of any kernel")
+    launch: Picoseconds = Field(description="as `launch` of the plain protocol")
     slice_overhead: Picoseconds = Field(description="as `slice_overhead` of the plain protocol")
     chunk: Bytes = Field(description="as `channel_chunk`, of data")
     slices: Count = Field(description="as `slices` of the plain protocol")
@@ -243,7 +243,7 @@ class CollectiveKernelSpec(Spec):
     kind: Literal["chunk", "channels"] = Field(
         description="whether all compute units share each step of the ring, or channels have rings of their own"
     )
-    launch: Picoseconds = Field(description="besides the launch of any kernel: until the kernels of all GPUs run")
+    launch: Picoseconds = Field(description="of a workgroup on its compute unit, before its first step")
     slice_overhead: Picoseconds = Field(description="of a compute unit, from its last store of a step to the next step")
     channels: Count = Field(description="compute units that each run a ring")
     channel_chunk: Bytes = Field(

@@ -135,7 +135,7 @@ def ring(
         steps=steps,
         until=not_waited_for(steps, schedule.flags),
         units=units,
-        launch=op.machine.gpu.kernel_launch + spec.launch,
+        startup=spec.launch,
         step_overhead=spec.slice_overhead,
         flags=schedule.flags,
         lds=op.machine.gpu.collective_kernel.lds or 0,

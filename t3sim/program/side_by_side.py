@@ -37,8 +37,7 @@ def side_by_side_part(
 ) -> Part:
     """Return two streams that start at once: *n_gemms* GEMMs, and *n_collectives* on so many compute units.
 
-    Each GEMM has an A and an output of its own.  The workgroups of a collective start up on their compute units.  The
-    kind of which there are more is in the background.
+    Each GEMM has an A and an output of its own.  The kind of which there are more is in the background.
     """
     op = op.unsplit("a GEMM beside a collective")
     n_kernels = (n_gemms, n_collectives)
@@ -48,13 +47,12 @@ def side_by_side_part(
     def program_of(op: Operator, rank: int) -> Program:
         memory = op.memory()
         operations: list[Operation] = [*gemms_in_a_row(op, rank, memory, n_gemms)]
-        startup = op.machine.gpu.collective_kernel.of_protocol(schedule.protocol).launch
         kernel = ring(op, memory, schedule, collective)
         for number in range(n_collectives):
             arrived = memory.signals[-1] if number == 0 else memory.signal("arrived", len(schedule.steps))
             steps = ring_steps(schedule, op.n, memory.buffers[-1], arrived)
             until = not_waited_for(steps, schedule.flags)
-            operations.append(replace(kernel, stream=1, launch=None, startup=startup, steps=steps, until=until))
+            operations.append(replace(kernel, stream=1, steps=steps, until=until))
         return program(op, rank, memory, *operations, background=background)
 
     return part_of(op, "side_by_side", f"{collective} beside the GEMM", program_of)
