@@ -400,7 +400,7 @@ _Loop = tuple[list[tuple[int, Any]], Work, float]  # streams, work, its time alo
 def _timed_beside(lab: Lab, timed: _Loop, other: _Loop) -> list[float]:
     """Time a loop while another one runs from before its start until after its end, in groups.
 
-    The first repetition is not timed: it begins on an idle GPU, and has SMs that the other loop has never had
+    The first repetition is not timed: it begins with the other loop, and may have SMs that this one has never had
     (validation/h200-reduce-scatters-in-a-row.csv).
     """
     streams, work, alone_us = timed

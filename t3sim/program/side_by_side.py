@@ -15,7 +15,8 @@ from t3sim.program.plan import Part
 from t3sim.workload.tiling import output_pitch_bytes
 
 # How often the longer of the two runs, by how many times longer it is at least: the times of one that is about as
-# long as the other depend on how their ends fall together, which varies from round to round.
+# long as the other depend on how their ends fall together, which varies from round to round.  Three are two periods,
+# which may alternate.
 ROUNDS = {6.0: 1, 1.5: 3, 1.0: 4}
 # How many more of the shorter kernels there are than last as long alone: the longer one, slowed down by them, must not
 # come to its end beside nothing.  A reduce-scatter took up to 2.95 times as long (validation/h200/two-gpus).  Those
