@@ -395,8 +395,8 @@ class HungGpu:
             if unit.move_operation >= 0:
                 continue  # it counts lines of its step until they are stored
             part = f"compute_unit[{c}]"
-            n_loads = int(unit.outstanding_lines - unit.returning_lines.sum())
-            n_stores = int(unit.outstanding_granules - unit.returning_granules.sum())
+            n_loads = int(unit.outstanding_lines - unit.returning["lines"].sum())
+            n_stores = int(unit.outstanding_granules - unit.returning["granules"].sum())
             yield Account(part, n_loads, "load", "neither the L2 nor the way back has any", " in flight")
             yield Account(part, n_stores, "store", "no queue has such a store", " in flight")
         for c in range(int(gpu.n_channels)):

@@ -555,7 +555,7 @@ def test_a_partial_last_line_asks_for_what_it_has() -> None:
     [(_, _, tag, _)] = take_requests(core, COMPUTE)
     l2_slice.fill_granule(core.gpu, tag, 777)
     assert core.gpu.compute_units[0].slots[0].ready_at[0] == 777 + core.gpu.l2.return_ticks
-    assert core.gpu.compute_units[0].returning_lines.sum() == 1
+    assert core.gpu.compute_units[0].returning["lines"].sum() == 1
 
 
 def test_lines_spread_evenly_over_banks_and_sets() -> None:

@@ -233,7 +233,7 @@ def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
         yield Moment("dma_engine", int(dma.turn_at + dma.command_ticks), "the cost of its next command")
     for c in range(int(gpu.n_compute_units)):
         unit = gpu.compute_units[c]
-        if unit.returning_lines.any() or unit.returning_granules.any():
+        if unit.returning["lines"].any() or unit.returning["granules"].any():
             yield Moment(f"compute_unit[{c}]", next_slot)
         n_multiplying = int(unit.slots["is_multiplying"].sum())
         for s in np.flatnonzero(unit.slots["workgroup"][: int(gpu.n_slots)] >= 0):

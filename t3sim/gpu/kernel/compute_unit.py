@@ -169,7 +169,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, kept, slot_
                 cu.outstanding_lines += 1
                 if outcome >= 0:
                     slot.ready_at[buffer] = max(slot.ready_at[buffer], outcome)
-                    cu.returning_lines[return_slot(gpu, outcome)] += 1
+                    cu.returning[return_slot(gpu, outcome)].lines += 1
                 else:
                     slot.outstanding[buffer] += 1
             slot.load_line += 1
@@ -315,7 +315,7 @@ def acknowledge_store(gpu, workgroups, tiles, tag, done_at):
     cu = gpu.compute_units[entry.cu]
     slot = cu.slots[entry.slot]
     acknowledged_at = done_at + gpu.l2.return_ticks
-    cu.returning_granules[return_slot(gpu, acknowledged_at)] += 1
+    cu.returning[return_slot(gpu, acknowledged_at)].granules += 1
     slot.stores_outstanding -= 1
     slot.stored_at = max(slot.stored_at, acknowledged_at)
 

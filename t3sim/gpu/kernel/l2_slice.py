@@ -417,10 +417,10 @@ def return_slot(gpu, at):
 def take_returns(cu, number):
     """Count what comes back to the CU in slot *number* as no longer in flight."""
     place = number % RETURN_RING
-    cu.outstanding_lines -= cu.returning_lines[place]
-    cu.returning_lines[place] = 0
-    cu.outstanding_granules -= cu.returning_granules[place]
-    cu.returning_granules[place] = 0
+    cu.outstanding_lines -= cu.returning[place].lines
+    cu.returning[place].lines = 0
+    cu.outstanding_granules -= cu.returning[place].granules
+    cu.returning[place].granules = 0
 
 
 @kernel
@@ -431,7 +431,7 @@ def deliver_operand(gpu, owner, ready_at):
     buffer = owner & BUFFER_MASK
     slot.outstanding[buffer] -= 1
     slot.ready_at[buffer] = max(slot.ready_at[buffer], ready_at)
-    cu.returning_lines[return_slot(gpu, ready_at)] += 1
+    cu.returning[return_slot(gpu, ready_at)].lines += 1
 
 
 @kernel

@@ -75,7 +75,7 @@ def request(gpu, channel_id, stream, place, tag, at):
     channel = gpu.channels[channel_id]
     catch_up(gpu, channel)
     enqueue_request(channel, stream, place, tag, at)
-    gpu.channel_sleeps_until[channel_id] = 0
+    gpu.channel_sleeps_until[channel_id] = min(gpu.channel_sleeps_until[channel_id], at)
 
 
 @kernel

@@ -155,7 +155,7 @@ def end_move_workgroup(gpu, moves, cu_index, now):
     cu = gpu.compute_units[cu_index]
     cu.move_operation = -1
     cu.is_taken = 0
-    cu.outstanding_granules = cu.returning_granules[(gpu.slot_index + 1) % RETURN_RING] = 0  # all have come by then
+    cu.outstanding_granules = cu.returning[(gpu.slot_index + 1) % RETURN_RING].granules = 0  # all have come by then
     if not has_workgroups(gpu, cu):
         cu.idle_from = gpu.n_active_slots
     gpu.move_units[moves.first_workgroup + gpu.move_workgroups[cu_index].number] = -1

@@ -57,8 +57,11 @@ def granules_of_line(gpu, step, line):
 @kernel
 def sent_granules(gpu, moves, step, line):
     """Return the granules that *line* of a step is sent as, flags included: what came before it decides the rest."""
+    n_granules = granules_of_line(gpu, step, line)
+    if moves.flags_numerator == moves.flags_denominator:
+        return n_granules
     first = line * gpu.l2.granules_per_line
-    last = first + granules_of_line(gpu, step, line)
+    last = first + n_granules
     before = (first * moves.flags_numerator + moves.flags_denominator - 1) // moves.flags_denominator
     return (last * moves.flags_numerator + moves.flags_denominator - 1) // moves.flags_denominator - before
 
@@ -172,7 +175,7 @@ def deliver_collective_read(gpu, tag, ready_at):
     if part.line_remaining[entry] == 0:
         part.sleeps_until = min(part.sleeps_until, part.line_ready_at[entry])
     cu = gpu.compute_units[tag // capacity]
-    cu.returning_granules[return_slot(gpu, ready_at)] += cu.is_taken
+    cu.returning[return_slot(gpu, ready_at)].granules += cu.is_taken
 
 
 @kernel

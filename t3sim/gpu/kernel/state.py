@@ -111,6 +111,7 @@ WAVEFRONT = record_dtype(
     "n_loaded", "n_stored",  # of them
     "n_due", "n_come",  # loaded when it waits, and there
 )  # fmt: skip
+RETURNING = record_dtype(("lines", "i4"), ("granules", "i4"))  # to a compute unit in a slot
 WAITER = record_dtype(
     ("next", "i4"),
     ("owner", "i4"),  # packed: see l2_slice
@@ -245,31 +246,32 @@ def workgroup_slot_dtype(layout):
 def compute_unit_dtype(layout):
     """One compute unit: its resident workgroups, its share of the memory system, its time accounting."""
     return record_dtype(
-        ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
-        "is_waiting",  # queued in front of a channel that had no room
+        # what is looked at in every slot comes first
         "sleeps_until",  # slot before which it only multiplies; 0: it is awake
-        "slept_from",  # first slot of that which is not accounted for
-        "granted_channel", "granted_class",  # room promised there, in the queue of this traffic class; -1 otherwise
+        "is_taken",  # by the workgroup of a move kernel, for itself
+        "idle_from",  # first active slot that is not accounted for, unless GEMMs or a move kernel run on it
+        "move_operation",  # that a workgroup runs of on it; -1: none
+        "is_waiting",  # queued in front of a channel that had no room
+        "granted_channel",  # room promised there; -1: none
         "asking_slot",  # whose workgroup issued last: it stands in line while the unit waits, and uses the promise
         "issue_debt",  # of the path to the L2, at most 0: what the last access overdrew
+        ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
         "outstanding_lines",  # loads of GEMMs in flight: until the data are back in the CU
         # stores in flight, until they are acknowledged, or loads of a move kernel that has the CU for itself
         "outstanding_granules",
-        "l1_granules",  # of such loads that its L1 has room for, as it is set; 0: it has not been set in this program
         "store_queue",  # of the link port, in which its stores to other GPUs wait
         "unsent_granules",  # in that queue, and in front of the wire
-        # by slot number, modulo the ring: what comes back then
-        ("returning_lines", "i4", (RETURN_RING,)), ("returning_granules", "i4", (RETURN_RING,)),
-        "wanted_by",  # move kernel that it is kept free of GEMM workgroups for; -1: none
-        "shares",  # of it that resident workgroups take, of ALL_SHARES
-        "move_operation",  # that a workgroup runs of on it; -1: none
-        "is_taken",  # by that workgroup, for itself
-        "idle_from",  # first active slot that is not accounted for, unless GEMMs or a move kernel run on it
-        ("state_slots", (N_CU_STATES,)),  # spent in each state
         # the ledger: see ledger.py
         "refused_by",  # what had no room for a line in this slot; WORKING: nothing was refused
         "refused_ticks",  # of the slot, which could not be used for that
         ("reason_ticks", (N_REASONS,)),
+        ("state_slots", (N_CU_STATES,)),  # spent in each state
+        "slept_from",  # first slot of its sleep that is not accounted for
+        "granted_class",  # of traffic, in whose queue room is promised
+        "wanted_by",  # move kernel that it is kept free of GEMM workgroups for; -1: none
+        "shares",  # of it that resident workgroups take, of ALL_SHARES
+        "l1_granules",  # of loads of a move kernel that its L1 has room for; 0: it has not been set in this program
+        ("returning", RETURNING, (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
     )  # fmt: skip
 
 
