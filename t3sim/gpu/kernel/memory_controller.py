@@ -71,7 +71,7 @@ def bucket_of(place):
 
 @kernel
 def request(gpu, channel_id, stream, place, tag, at):
-    """Put a request into a queue of a channel of *gpu*, which may have slept: ``enqueue_request``."""
+    """Put a request into a queue of a channel of *gpu*, which may sleep until cycle *at*: ``enqueue_request``."""
     channel = gpu.channels[channel_id]
     catch_up(gpu, channel)
     enqueue_request(channel, stream, place, tag, at)
