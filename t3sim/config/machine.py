@@ -417,6 +417,8 @@ class DramQueueSpec(Spec):
     and one for writes, which are drained between the watermarks: as soon as no read waits, or, with ``write_age``, when
     more than the mark wait, one has waited so long, or a read wants one of them.  Stores are then acknowledged by the
     L2, in front of the memory.  A drain that ``write_turn`` ends leaves reads a turn of as many as their queue holds.
+    With ``read_age`` it goes on, though no write is left, until a read comes, and is over when a read has waited so
+    long, unless more writes than the high mark wait.
     """
 
     kind: Literal["unified", "split"] = Field(description="one queue for reads and writes, or one for each")
@@ -432,6 +434,13 @@ class DramQueueSpec(Spec):
     write_turn: Annotated[Count, AtMost(1 << 20)] | None = Field(
         None,
         description="of a split queue with `write_age`: writes of a drain at most while reads wait; none: no limit",
+    )
+    read_age: Latency = Field(
+        0, description="of a split queue with `write_age`: a drain ends when a read has waited so long"
+    )
+    turn_to_writes: Latency = Field(
+        0,
+        description="of a split queue with `write_age`: from the start of a drain to its first write, beside timings",
     )
 
     @property

@@ -162,7 +162,8 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels["banks_per_group"] = memory.banks_per_group
     channels["queue_capacity"] = memory.queue.entries
     channels["write_capacity"] = memory.queue.for_writes
-    channels["write_age"] = -(-memory.queue.write_age * memory.clock // 10**12) if memory.queue.holds_writes else 0
+    for name in ("write_age", "read_age", "turn_to_writes"):
+        channels[name] = -(-getattr(memory.queue, name) * memory.clock // 10**12) if memory.queue.holds_writes else 0
     channels["write_turn"] = memory.queue.write_turn or codes.NEVER
     channels["is_split"] = memory.queue.kind == "split"
     channels["write_high_watermark"] = memory.queue.write_high_watermark

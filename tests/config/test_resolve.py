@@ -138,6 +138,16 @@ CROSS_FIELD = [
         "memory.queue.write_low_watermark",
         "is 48, must be below `write_high_watermark`, 48",
     ),
+    (
+        "memory: {queue: {kind: split, read_age: 300 ns}}",
+        "memory.queue.read_age",
+        "needs a split queue with `write_age`: others do not hold writes back",
+    ),
+    (
+        "memory: {queue: {turn_to_writes: 125 ns}}",
+        "memory.queue.turn_to_writes",
+        "needs a split queue with `write_age`: others do not hold writes back",
+    ),
     ("gpu: {l2: {n_banks: 48}}", "gpu.l2.n_banks", "is 48, must be a power of two"),
     (
         "gpu: {l2: {capacity: 11 MiB}}",

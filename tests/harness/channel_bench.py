@@ -74,6 +74,8 @@ class Setup:
     write_capacity: int = 64
     write_age: int = 0
     write_turn: int = 0  # 0: without limit
+    read_age: int = 0
+    turn_to_writes: int = 0
     producer_done: int = 0
     first_stage_occupancy: int = -1
     first_stage_length: int = 0
@@ -147,6 +149,7 @@ class ChannelBench:
         channel["write_low_watermark"] = setup.low_watermark
         channel["write_capacity"], channel["write_age"] = setup.write_capacity, setup.write_age
         channel["write_turn"] = setup.write_turn or codes.NEVER
+        channel["read_age"], channel["turn_to_writes"] = setup.read_age, setup.turn_to_writes
         channel["n_classes"] = setup.n_classes
         channel["stream_capacity"] = Layout().stream_queue_entries
         per_refresh = 16 if self.timings["nRFCpb"] else 1

@@ -32,6 +32,8 @@ class Rules:
     write_capacity: int = 64  # of split queues
     write_age: int = 0
     write_turn: int = 0  # 0: without limit
+    read_age: int = 0  # 0: without limit, and a drain is over when no store is left
+    turn_to_writes: int = 0
     policy: str = "round_robin"
     threshold: int = AUTO
     starvation_limit: int = 1000
@@ -114,7 +116,7 @@ class ReferenceChannel:
         self.is_stalled = [False] * self.rules.n_classes
         self.is_draining = False
         self.is_read_waiting = False
-        self.held_since = 0
+        self.held_since = self.stores_from = 0
         self.n_in_turn = 0
         self.is_owed = False
         self.last_stream = COMPUTE
@@ -233,7 +235,7 @@ class ReferenceChannel:
             access = self.streams[stream].popleft()
             if access.kind in CHECKED_READS:
                 self.is_read_waiting = False
-            if access.is_store and sum(a.is_store for a in self.queue) == 0:
+            if access.is_store != self.is_draining and not any(a.is_store == access.is_store for a in self.queue):
                 self.held_since = self.now
             self.queue.append(access)
             self.last_stream = stream
@@ -255,7 +257,8 @@ class ReferenceChannel:
     def choose_direction(self) -> None:
         """Split queue: drain stores from the high to the low watermark, of age, or for a read that waits.
 
-        A drain that is cut short while reads wait leaves them a turn of as many as their queue holds.
+        A drain that is cut short while reads wait leaves them a turn of as many as their queue holds.  With an age of
+        reads it goes on until one comes, and is cut short when one has waited so long and the stores are few enough.
         """
         was_draining, turn = self.is_draining, self.rules.write_turn
         stores = sum(a.is_store for a in self.queue)
@@ -263,9 +266,10 @@ class ReferenceChannel:
         if self.is_draining:
             is_wanted = stores >= self.rules.low_watermark or reads == 0 or self.is_read_waiting
             is_over = self.rules.write_age > 0 and reads > 0 and 0 < turn <= self.n_in_turn
-            self.is_draining = stores > 0 and is_wanted and not is_over
-            if not self.is_draining:
-                self.held_since = self.now
+            may_be_cut = reads > 0 and stores <= self.rules.high_watermark and not self.is_read_waiting
+            is_late = 0 < self.rules.read_age <= self.now - self.held_since and may_be_cut and self.n_in_turn > 0
+            goes_on = stores > 0 or (self.rules.read_age > 0 and reads == 0)
+            self.is_draining = goes_on and is_wanted and not is_over and not is_late
         else:
             is_old = self.now >= self.held_since + self.rules.write_age if self.rules.write_age else reads == 0
             may_begin = reads == 0 or not self.is_owed or self.n_in_turn >= self.rules.capacity
@@ -273,6 +277,8 @@ class ReferenceChannel:
             self.is_draining = is_high or (is_old and stores > 0) or self.is_read_waiting
         if self.is_draining != was_draining:
             self.n_in_turn = 0
+            self.held_since = self.now
+            self.stores_from = self.now + self.rules.turn_to_writes
             self.is_owed = self.rules.write_age > 0 and stores >= self.rules.low_watermark
 
     def served(self) -> list[Access]:
@@ -282,7 +288,8 @@ class ReferenceChannel:
     def issue_column(self) -> None:
         """The oldest row hit that may issue now."""
         for access in self.served():
-            if self.open_row[access.bank] == access.row and self.earliest(access.command, access.bank) <= self.now:
+            at = max(self.earliest(access.command, access.bank), self.stores_from * access.is_store)
+            if self.open_row[access.bank] == access.row and at <= self.now:
                 self.issue(access.command, access.bank, access.row, self.now)
                 self.queue.remove(access)
                 self.n_in_turn += 1

@@ -182,6 +182,8 @@ OTHER_RULES: list[dict[str, Any]] = [
     {"write_capacity": 15},
     {"write_age": 24},
     {"write_turn": 3},
+    {"read_age": 7},
+    {"turn_to_writes": 5},
     {"policy": "round_robin"},
     {"policy": "compute_first"},
     {"policy": "mca"},

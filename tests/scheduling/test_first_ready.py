@@ -122,6 +122,46 @@ def test_reads_and_writes_without_end_take_turns(reads_first: bool) -> None:
     assert min(turns[1:-3]) >= 6
 
 
+READ_AGE = 60  # cycles from the first read that came in a drain to its end
+IN_TURNS = replace(HELD_BACK, high_watermark=40, low_watermark=0, read_age=READ_AGE)
+
+
+def test_a_drain_in_turns_ends_when_a_read_has_waited_so_long() -> None:
+    """Is the read served then, neither earlier nor after all writes, and are the others written an age later?"""
+    stores = [Request(LATE, STORE, 4, column=i % 4) for i in range(30)]
+    requests = [Request(0, READ, 0), Request(0, READ, 4), *stores, Request(LATE + AGE + 7, READ, stream=COMM)]
+    late = [e for e in ChannelBench(IN_TURNS).run(requests) if e.at >= LATE]
+    read_at = next(entry.at for entry in late if entry.command == RD)
+    assert 0 <= read_at - (LATE + AGE + 7 + READ_AGE) <= UNSHADOWED["nCWL"] + UNSHADOWED["nBL"] + UNSHADOWED["nWTRS"]
+    assert next(e.at for e in late if e.command == WR and e.at > read_at) == LATE + AGE + 7 + READ_AGE + AGE
+
+
+def test_a_drain_in_turns_goes_on_for_a_read_if_too_many_writes_wait() -> None:
+    """Does the read wait until no more than the mark are left?"""
+    setup = replace(IN_TURNS, high_watermark=20)
+    stores = [Request(LATE, STORE, 4, column=i % 4) for i in range(60)]
+    log = ChannelBench(setup).run(
+        [Request(0, READ, 0), Request(0, READ, 4), *stores, Request(LATE + 7, READ, stream=COMM)]
+    )
+    late = [entry.command for entry in log if entry.at >= LATE]
+    assert 40 <= late.index(RD) <= 42
+
+
+def test_a_drain_in_turns_goes_on_without_writes_until_a_read_comes() -> None:
+    """Is a later write not held back, but one behind a read?"""
+    later, read_at, last = LATE + AGE + 500, LATE + AGE + 900, LATE + AGE + 1000
+    stores = [Request(at, STORE, 4) for at in (LATE, later, last)]
+    log = ChannelBench(IN_TURNS).run([Request(0, READ, 4), *stores, Request(read_at, READ, 4, stream=COMM)])
+    assert [entry.at for entry in log if entry.command == WR] == [LATE + AGE, later, last + AGE]
+
+
+@pytest.mark.parametrize("turn", [0, 35])
+def test_the_first_write_of_a_drain_waits_for_the_turn(turn: int) -> None:
+    """Does the direction change so much earlier than the first write comes?"""
+    log = ChannelBench(replace(HELD_BACK, turn_to_writes=turn)).run([Request(0, READ, 4), Request(LATE, STORE, 4)])
+    assert next(entry.at for entry in log if entry.command == WR) == LATE + AGE + turn
+
+
 def test_writes_have_a_queue_of_their_own_length() -> None:
     """Do writes wait in front of a full queue of theirs while reads, behind them, enter the other one?"""
     setup = replace(HELD_BACK, capacity=1, write_capacity=2, high_watermark=2, low_watermark=1)

@@ -116,7 +116,8 @@ def longest_wait(core: GpuCore) -> int:
     collective = machine.gpu.collective_kernel
     protocols = (collective, collective.low_latency, collective.low_latency_128)
     latencies += max(one.launch + one.slice_overhead for one in protocols if one is not None)
-    latencies += machine.gpu.dma.command_cost + machine.memory.queue.write_age
+    queue = machine.memory.queue
+    latencies += machine.gpu.dma.command_cost + queue.write_age + queue.read_age + queue.turn_to_writes
     if machine.gpu.copy_engines is not None:
         latencies += machine.gpu.copy_engines.startup
     timings: int = sum(vars(machine.memory.timing).values()) - machine.memory.timing.nREFI

@@ -7,7 +7,7 @@ hits it, or for a refresh.  What waits for each bank has a key (``dram_queue``),
 and time jumps to the next moment at which a choice can change.  Times of banks have 32 bits and are counted anew when
 those are used up (decision 2).  Of split queues, that of writes is
 drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then no drain is longer
-than ``write_turn`` while reads wait.
+than ``write_turn`` while reads wait, or goes on until one has waited ``read_age`` (decision 48).
 Leaves out: command/address bus encoding, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
@@ -179,12 +179,13 @@ def direction_to_serve(channel):
     writes = channel.occupancy[codes.WRITE]
     if channel.is_draining:
         is_low = writes < channel.write_low_watermark and channel.is_read_waiting == 0
-        is_done = writes == 0 or (reads > 0 and (is_low or has_had_turn(channel)))
+        is_over = is_low or has_had_turn(channel) or is_read_overdue(channel)
+        is_done = (writes == 0 and channel.read_age == 0) or (reads > 0 and (writes == 0 or is_over))
         return codes.READ if is_done else codes.WRITE
     if channel.write_age == 0:
         return codes.WRITE if writes > channel.write_high_watermark or (reads == 0 and writes > 0) else codes.READ
     is_high = writes > channel.write_high_watermark and (reads == 0 or has_had_turn(channel))
-    return codes.WRITE if is_high or drain_at(channel) <= channel.now or channel.is_read_waiting else codes.READ
+    return codes.WRITE if is_high or turn_at(channel) <= channel.now or channel.is_read_waiting else codes.READ
 
 
 @kernel
@@ -210,9 +211,23 @@ def served_before(channel, direction):
 
 
 @kernel
-def drain_at(channel):
-    """Return when the oldest of the writes that are held back has waited long enough; NEVER if there are none."""
+def turn_at(channel):
+    """Return when what waits for the other direction has waited long enough; NEVER if nothing does, or no time is."""
+    if channel.is_draining:
+        has_limit = channel.read_age > 0 and channel.occupancy[codes.READ] > 0
+        return channel.held_since + channel.read_age if has_limit else codes.NEVER
     return channel.held_since + channel.write_age if channel.occupancy[codes.WRITE] > 0 else codes.NEVER
+
+
+@kernel
+def is_read_overdue(channel):
+    """Return whether a drain is cut short for a read that has waited long enough.
+
+    One that has not begun to write is not, nor one of a queue that is too full.
+    """
+    is_full = channel.occupancy[codes.WRITE] > channel.write_high_watermark
+    has_begun = served_before(channel, codes.WRITE) > channel.turn_from
+    return turn_at(channel) <= channel.now and has_begun and not is_full and channel.is_read_waiting == 0
 
 
 @kernel
@@ -222,7 +237,11 @@ def choose_direction_to_drain(channel):
     if wanted != channel.is_draining:
         channel.is_draining = wanted
         channel.held_since = channel.now
-        channel.turn_until = served_before(channel, wanted) + turn_of(channel, wanted)
+        if wanted == codes.WRITE:
+            write_at = channel.now + channel.turn_to_writes
+            channel.channel_column_at[codes.WRITE] = max(channel.channel_column_at[codes.WRITE], write_at)
+        channel.turn_from = served_before(channel, wanted)
+        channel.turn_until = channel.turn_from + turn_of(channel, wanted)
         channel.column_wake_at = channel.now
         channel.row_wake_at = channel.now
 

@@ -16,13 +16,13 @@ from t3sim.gpu.kernel.dram_channel import (
     choose_direction_to_drain,
     count_from,
     direction_to_serve,
-    drain_at,
     go_on_with_refresh,
     last_refreshed,
     log_command,
     refresh_all_banks,
     serve_column_bus,
     serve_row_bus,
+    turn_at,
 )
 from t3sim.gpu.kernel.dram_queue import first_of, is_end, place_in_bank_list
 from t3sim.gpu.kernel.ledger import has_stalled_head, note_admitted, note_cycles, note_enqueued, reason_of_idleness
@@ -223,7 +223,7 @@ def admit_head(channel, tracker, tiles, signals, stream):
             channel.has_posted = 1
         channel.n_stores_queued[stream] -= 1
         channel.store_counts[bucket_of(place)] -= 1
-        if channel.occupancy[codes.WRITE] == 0:
+        if channel.occupancy[codes.WRITE] == 0 and channel.is_draining == 0:
             channel.held_since = channel.now
     elif kind != codes.OPERAND_READ or channel.reads_stored_operands:
         if has_older_store(channel, place):
@@ -234,6 +234,8 @@ def admit_head(channel, tracker, tiles, signals, stream):
             channel.hazard_stalls += stall_head(channel, stream)
             return False
         channel.is_read_waiting = 0
+    if kind & codes.WRITE_BIT == 0 and channel.occupancy[codes.READ] == 0 and channel.is_draining:
+        channel.held_since = channel.now
     note_admitted(channel, stream)
     channel.queue_head[stream] += 1
     channel.n_requests[stream, kind] += 1
@@ -308,8 +310,8 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
             serve_row_bus(channel, channel_id, command_log)
         if channel.column_wake_at <= wake_at:
             channel.column_wake_at = wake_at + 1
-        if channel.is_split and channel.write_age > 0 and channel.is_draining == 0:
-            channel.column_wake_at = min(channel.column_wake_at, drain_at(channel))
+        if channel.is_split and channel.write_age > 0 and turn_at(channel) > wake_at:
+            channel.column_wake_at = min(channel.column_wake_at, turn_at(channel))
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
         if is_served:

@@ -149,10 +149,12 @@ def channel_dtype(layout):
         "queue_wait_cycles",  # sum over requests in the DRAM queue, whose sum over cycles is occupancy_cycles
         "peak_occupancy", "last_done_at",
         # of split queues
-        "write_high_watermark", "write_low_watermark", "write_capacity", "write_age", "write_turn",
+        "write_high_watermark", "write_low_watermark", "write_capacity", "write_age", "write_turn", "read_age",
+        "turn_to_writes",
         "is_read_waiting",  # for a store that waits here
+        "turn_from",  # requests of the direction that is served that had been served before its turn
         "turn_until",  # the direction that is served has had its turn when so many of its requests have been served
-        "held_since",  # when the oldest write that is held back came, or the last drain ended
+        "held_since",  # when the oldest request of the direction that is not served came, or the other one's turn began
         # timing parameters, cycles
         "nBL", "nCL", "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS",
         "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
