@@ -310,8 +310,10 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
             serve_row_bus(channel, channel_id, command_log)
         if channel.column_wake_at <= wake_at:
             channel.column_wake_at = wake_at + 1
-        if channel.is_split and channel.write_age > 0 and turn_at(channel) > wake_at:
-            channel.column_wake_at = min(channel.column_wake_at, turn_at(channel))
+        if channel.is_split and channel.write_age > 0 and (channel.is_draining == 0 or channel.read_age > 0):
+            over_at = turn_at(channel)  # one that is overdue waits for another reason, which wakes the channel
+            if over_at > wake_at:
+                channel.column_wake_at = min(channel.column_wake_at, over_at)
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
         if is_served:
