@@ -436,7 +436,8 @@ class DramQueueSpec(Spec):
         description="of a split queue with `write_age`: writes of a drain at most while reads wait; none: no limit",
     )
     read_age: Latency = Field(
-        0, description="of a split queue with `write_age`: a drain ends when a read has waited so long"
+        0,
+        description="of a split queue with `write_age`: a drain goes on until a read has waited so long; 0: no limit",
     )
     turn_to_writes: Latency = Field(
         0,

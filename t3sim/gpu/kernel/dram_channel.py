@@ -6,8 +6,8 @@ long, RRD short and long, tFAW, read and write turn-around, refresh of all banks
 hits it, or for a refresh.  What waits for each bank has a key (``dram_queue``), so a choice is a minimum over the banks
 and time jumps to the next moment at which a choice can change.  Times of banks have 32 bits and are counted anew when
 those are used up (decision 2).  Of split queues, that of writes is
-drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then no drain is longer
-than ``write_turn`` while reads wait, or goes on until one has waited ``read_age`` (decision 48).
+drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then, while reads wait, no
+drain is longer than ``write_turn`` or goes on past ``read_age``, and each begins with ``turn_to_writes`` (decision 48).
 Leaves out: command/address bus encoding, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """

@@ -71,7 +71,18 @@ def test_a_value_that_was_not_asked_for_is_named(path: str, fused: GpuCore) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["nRCDRD", "nCCDWL", "nFAW", "queue_capacity", "stream_capacity", "banks_per_group", "n_classes"]
+    "name",
+    [
+        "nRCDRD",
+        "nCCDWL",
+        "nFAW",
+        "queue_capacity",
+        "stream_capacity",
+        "banks_per_group",
+        "n_classes",
+        "read_age",
+        "turn_to_writes",
+    ],
 )
 def test_a_value_of_one_channel_is_named(name: str, fused: GpuCore) -> None:
     fused.gpu.channels[1][name] += 1
