@@ -417,8 +417,7 @@ class DramQueueSpec(Spec):
     and one for writes, which are drained between the watermarks: as soon as no read waits, or, with ``write_age``, when
     more than the mark wait, one has waited so long, or a read wants one of them.  Stores are then acknowledged by the
     L2, in front of the memory.  A drain that ``write_turn`` ends leaves reads a turn of as many as their queue holds.
-    With ``read_age`` it goes on, though no write is left, until a read comes, and is over when a read has waited so
-    long, unless more writes than the high mark wait.
+    With ``read_age`` it is over, too, when a read has waited so long, unless more writes than the high mark wait.
     """
 
     kind: Literal["unified", "split"] = Field(description="one queue for reads and writes, or one for each")
@@ -437,7 +436,7 @@ class DramQueueSpec(Spec):
     )
     read_age: Latency = Field(
         0,
-        description="of a split queue with `write_age`: a drain goes on until a read has waited so long; 0: no limit",
+        description="of a split queue with `write_age`: a drain ends when a read has waited so long; 0: no limit",
     )
     turn_to_writes: Latency = Field(
         0,

@@ -32,7 +32,7 @@ class Rules:
     write_capacity: int = 64  # of split queues
     write_age: int = 0
     write_turn: int = 0  # 0: without limit
-    read_age: int = 0  # 0: without limit, and a drain is over when no store is left
+    read_age: int = 0  # 0: without limit
     turn_to_writes: int = 0
     policy: str = "round_robin"
     threshold: int = AUTO
@@ -258,7 +258,7 @@ class ReferenceChannel:
         """Split queue: drain stores from the high to the low watermark, of age, or for a read that waits.
 
         A drain that is cut short while reads wait leaves them a turn of as many as their queue holds.  With an age of
-        reads it goes on until one comes, and is cut short when one has waited so long and the stores are few enough.
+        reads it is cut short when one has waited so long and the stores are few enough.
         """
         was_draining, turn = self.is_draining, self.rules.write_turn
         stores = sum(a.is_store for a in self.queue)
@@ -268,8 +268,7 @@ class ReferenceChannel:
             is_over = self.rules.write_age > 0 and reads > 0 and 0 < turn <= self.n_in_turn
             may_be_cut = reads > 0 and stores <= self.rules.high_watermark and not self.is_read_waiting
             is_late = 0 < self.rules.read_age <= self.now - self.held_since and may_be_cut and self.n_in_turn > 0
-            goes_on = stores > 0 or (self.rules.read_age > 0 and reads == 0)
-            self.is_draining = goes_on and is_wanted and not is_over and not is_late
+            self.is_draining = stores > 0 and is_wanted and not is_over and not is_late
         else:
             is_old = self.now >= self.held_since + self.rules.write_age if self.rules.write_age else reads == 0
             may_begin = reads == 0 or not self.is_owed or self.n_in_turn >= self.rules.capacity

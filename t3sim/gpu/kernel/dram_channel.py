@@ -180,8 +180,7 @@ def direction_to_serve(channel):
     if channel.is_draining:
         is_low = writes < channel.write_low_watermark and channel.is_read_waiting == 0
         is_over = is_low or has_had_turn(channel) or (channel.read_age > 0 and is_read_overdue(channel))
-        is_done = (writes == 0 and channel.read_age == 0) or (reads > 0 and (writes == 0 or is_over))
-        return codes.READ if is_done else codes.WRITE
+        return codes.READ if writes == 0 or (reads > 0 and is_over) else codes.WRITE
     if channel.write_age == 0:
         return codes.WRITE if writes > channel.write_high_watermark or (reads == 0 and writes > 0) else codes.READ
     is_high = writes > channel.write_high_watermark and (reads == 0 or has_had_turn(channel))
