@@ -370,12 +370,13 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
 
 
 def moves_claims(core: GpuCore) -> Iterator[Claim]:
-    """Finished move kernels: each operand read once, each result kept once."""
+    """Finished move kernels: each operand read once, from the memory or the L2, each result kept once."""
     steps, data = core.tables.steps, core.tables.steps["n_granules"]
     enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     more = int((core.tables.n_sent - data)[steps["is_received"] > 0].sum()) - sum(core.tables.loads.values())
+    read = int(enqueued[codes.COLLECTIVE_READ] + core.gpu.l2.n_found)
     yield from equal("C3", "gpu", {
-        "operand granules read": (int(enqueued[codes.COLLECTIVE_READ]), int((steps["n_operands"] * data).sum()) + more),
+        "operand granules read": (read, int((steps["n_operands"] * data).sum()) + more),
         "results kept": (int(enqueued[codes.COLLECTIVE_WRITE]), int(data[steps["kept_at"] >= 0].sum())),
         "workgroups that ended": (int(core.moves["n_finished"].sum()), int(core.moves["n_workgroups"].sum())),
     })  # fmt: skip

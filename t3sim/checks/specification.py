@@ -88,6 +88,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
                 -(-spec.l2.line * cycle // spec.l2.bank_bytes_per_cycle),
             ),
             "miss registers": (int(l2.n_mshrs), spec.l2.mshrs_per_bank),
+            "retention (accesses)": (int(l2.retained_granules), (spec.l2.retention or 0) // access),
         },
         "link_port": {
             "rate": (int(port.granule_cost) * machine.link.bandwidth, access * hz * int(port.scale)),

@@ -142,6 +142,11 @@ class L2Spec(Spec):
     at_kernel_end: Literal["write-back", "keep"] = Field(description="what becomes of dirty lines when a kernel ends")
     n_partitions: Count = Field(description="each keeps copies of the lines of the others that its compute units load")
     crossing_latency: Cycles = Field(description="from one partition to another, each way")
+    retention: Bytes | None = Field(
+        None,
+        description="bytes brought into it after which what was stored past its tags is gone; until then kernels that"
+        " move data load that from it; none: they load it from the memory",
+    )
 
 
 class TrackerSpec(Spec):

@@ -194,6 +194,7 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     l2.request_ticks = spec.hit_latency * compute_ticks // 2
     l2.return_ticks = spec.hit_latency * compute_ticks - l2.request_ticks
     l2.miss_ticks = spec.miss_latency * compute_ticks
+    l2.retained_granules = (spec.retention or 0) // machine.memory.access
     l2.keeps_dirty_lines = spec.at_kernel_end == "keep"
     l2.n_partitions = spec.n_partitions
     l2.partition_bits = log2(machine.memory.n_channels // spec.n_partitions)

@@ -125,6 +125,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "link.topology": ("switch",),
 }
 L1_LINES = (1, 2, 16)
+RETENTIONS = (256, 1 << 13, 1 << 20)  # bytes
 EXPECTED = {"start": "1 us", "step": "1 us", "bandwidth": "1 GB/s"}  # of a protocol: taken before the plain one
 SLOW = {"start": "1 ms", "step": "1 ms", "bandwidth": "1 GB/s"}
 FLAGGED = {"launch": "0 ns", "slice_overhead": "20 ns", "chunk": "4 KiB", "slices": 3, "least_slice": "256 B"}
@@ -200,6 +201,8 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
         run = _with_slow_stores_and_sums(rng, run)
     if rng.random() < SHARE_CHANGED:
         run = _with_banks_refreshed_in_turn(rng, run)
+    if rng.random() < SHARE_CHANGED:
+        run = _with_retention(rng, run)
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
 
 
@@ -223,6 +226,13 @@ def _with_slow_stores_and_sums(rng: np.random.Generator, run: RunSpec) -> RunSpe
     rounds = gpu.collective_kernel.wavefront_lines or 1
     kernel_spec = gpu.collective_kernel.model_copy(update={"sum_rounds": rounds})
     gpu = gpu.model_copy(update={"compute_unit": unit, "collective_kernel": kernel_spec})
+    return run.model_copy(update={"machine": run.machine.model_copy(update={"gpu": gpu})})
+
+
+def _with_retention(rng: np.random.Generator, run: RunSpec) -> RunSpec:
+    """Return *run* on GPUs whose L2 keeps for a while what was stored past its tags."""
+    gpu = run.machine.gpu
+    gpu = gpu.model_copy(update={"l2": gpu.l2.model_copy(update={"retention": _one(rng, RETENTIONS)})})
     return run.model_copy(update={"machine": run.machine.model_copy(update={"gpu": gpu})})
 
 
@@ -353,8 +363,11 @@ class Outcome:
 
 
 def outcome_of(run: RunSpec) -> Outcome:
-    """Run *run* in its modes with every check and with real values; say what is wrong and where the modes differ."""
-    audit = Audit(has_checks=True, has_data=True)
+    """Run *run* in its modes with every check; say what is wrong and where the modes differ.
+
+    With real values, unless its L2 keeps what was stored: those are carried through the memories.
+    """
+    audit = Audit(has_checks=True, has_data=run.machine.gpu.l2.retention is None)
     outcome = Outcome()
     results: list[SimulationResult] = []
     modes = modes_of(run)

@@ -14,7 +14,16 @@ from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.kernel.state import Layout
 from t3sim.program.operations import Gemm
-from t3sim.selfcheck.machines import RINGS, STORE_HEADERS, VALUES, modes_of, outcome_of, random_run, strategies
+from t3sim.selfcheck.machines import (
+    RETENTIONS,
+    RINGS,
+    STORE_HEADERS,
+    VALUES,
+    modes_of,
+    outcome_of,
+    random_run,
+    strategies,
+)
 from t3sim.system import parts
 from t3sim.system.simulate import operator_of, plan_for
 from tests.conftest import cases, sample
@@ -140,6 +149,7 @@ def test_machines_cover_what_they_claim() -> None:
     assert {gpu.compute_unit.n_simds for gpu in gpus} == {1, 2, 4}
     assert {gpu.compute_unit.wide_load_latency for gpu in gpus} == {0, 36}
     assert {gpu.l2.at_kernel_end for gpu in gpus} == {"write-back", "keep"}
+    assert {gpu.l2.retention for gpu in gpus} == {None, *RETENTIONS}
     assert {gpu.collective_kernel.kind for gpu in gpus} == {"chunk", "channels"}
     assert {gpu.collective_kernel.wavefront_lines for gpu in gpus} == {None, 1, 2}
     assert {gpu.collective_kernel.sum_rounds for gpu in gpus} == {1, 2}

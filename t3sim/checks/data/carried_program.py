@@ -41,6 +41,11 @@ class CarriedProgram:
         programs = [core.program for core in cores if core.program is not None]
         first = programs[0]
         self.cores, self.n = list(cores), first.n
+        if any(core.machine.gpu.l2.retention for core in cores):
+            raise UsageError(
+                "real values are carried through the memories, and this machine's L2 keeps what was stored"
+                " (`gpu.l2.retention`); take `-s machine.gpu.l2.retention=null`"
+            )
         if self.n > MAX_RANKS:
             raise UsageError(f"real values are carried for at most {MAX_RANKS} GPUs, not {self.n}")
         self.map = Map(first.buffers, followed_buffers(programs))

@@ -25,6 +25,7 @@ from t3sim.gpu.kernel.l2_slice import (
     SLOT_SHIFT,
     UNIT_SHIFT,
     load_line,
+    note_stored,
     return_slot,
     store_line,
     take_returns,
@@ -291,6 +292,8 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         for i in range(n_granules):
             tag, place = store_tag(tile, first + i, signal), place_of(gpu, address + i, kind)
             request(gpu, channel_of(gpu, address + i), traffic_class, place, tag, cycle)
+            if kind == codes.LOCAL_STORE:
+                note_stored(gpu.l2, address + i)
         if gpu.holds_writes:
             slot.stored_at = max(slot.stored_at, at + gpu.l2.request_ticks + gpu.l2.return_ticks)
             return codes.WORKING

@@ -8,9 +8,13 @@ With several partitions, as in GPUs since 2020, a line has its home in the parti
 the compute units of another one keep a copy of it in their own: what all units read takes room in every partition.
 A load that has to ask the other partition takes its turn at both banks at once and pays both crossings on the way
 back: a bank is booked in the order in which its accesses come.
-Leaves out: what happens to copies of a line that is stored (no workload loads what it stores);
+What is stored past the tags (by move kernels, by other GPUs, by GEMMs whose output does not come through the L2) is
+written to the memory at once and stays in the L2, too, until ``retained_granules`` others have been brought in: move
+kernels load it from there till then (decision 49).
+Leaves out: where such lines lie (they push out no line that has a tag); loads of other GPUs that would find them;
+what happens to copies of a line that is stored (no workload loads what it stores);
 reading a line of which only some granules were stored (no workload here does it);
-coherence between the L2s of several GPUs (collectives and fused output bypass the L2).
+coherence between the L2s of several GPUs (collectives and fused output bypass the tags).
 Pinned by tests/kernel/test_l2.py and tests/shape.
 
 A tag is ``key << 5 | is_filled << 4 | dirty granules``; a set keeps its tags in order of use.  The tags of 16 ways fill
@@ -38,6 +42,7 @@ SET_FOLD_HIGH = 15
 FOLD_ROUNDS = 3  # after as many all bits of a line are known again, in up to 2**30 sets of a bank
 OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
 MSHR_MASK = (1 << OWNER_SHIFT) - 1
+AGE_BITS = 44  # of what is noted of a line that was stored past the tags; above: which of the lines of its place
 # Who waits for a line, packed: compute unit, workgroup slot, operand buffer.
 UNIT_SHIFT = 6
 SLOT_SHIFT = 4
@@ -325,6 +330,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
     l2.n_misses += 1
     replace_victim(gpu, set_index, way, (key << KEY_SHIFT) | IS_FILLED, channel_id, start, traffic_class)
     l2.n_granules_requested += n_granules
+    l2.n_brought_in += n_granules
     mshr = take_mshr(l2, bank, set_index, line, n_granules)
     add_waiter(l2, bank, mshr, owner)
     cycle = memory_cycle(gpu, start + l2.miss_ticks)
@@ -357,10 +363,31 @@ def store_line(gpu, line, dirty_mask, at, n_reserved, traffic_class):
         if n_dirty > 0 and not has_room(gpu.channels[channel_id], traffic_class, n_dirty + n_reserved):
             return L2_NO_ROOM
         l2.n_granules_dirtied += count_dirty(dirty_mask)
+        l2.n_brought_in += l2.granules_per_line
         replace_victim(gpu, set_index, way, (key << KEY_SHIFT) | dirty_mask, channel_id, start, traffic_class)
     l2.bank_free_at[bank] = start + l2.bank_ticks
     l2.n_store_accesses += 1
     return start + l2.return_ticks
+
+
+@kernel
+def note_stored(l2, granule):
+    """Note that *granule* has been stored past the tags: its line is in the L2 for a while."""
+    if l2.retained_granules > 0:
+        l2.n_brought_in += 1
+        line = granule // l2.granules_per_line
+        l2.stored_at[line & (len(l2.stored_at) - 1)] = (line // len(l2.stored_at) << AGE_BITS) | l2.n_brought_in
+
+
+@kernel
+def is_retained(l2, granule):
+    """Return whether the line of *granule* has been stored past the tags, and not been pushed out since."""
+    if l2.retained_granules == 0:
+        return False
+    line = granule // l2.granules_per_line
+    noted = l2.stored_at[line & (len(l2.stored_at) - 1)]
+    is_of_line = noted > 0 and noted >> AGE_BITS == line // len(l2.stored_at)
+    return is_of_line and l2.n_brought_in - (noted & ((1 << AGE_BITS) - 1)) < l2.retained_granules
 
 
 @kernel

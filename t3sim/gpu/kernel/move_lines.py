@@ -1,22 +1,22 @@
 """The lines of a step of a move kernel: which they are, how one is loaded, how one is stored.
 
 Models: the lines of a step are dealt to the workgroups in turn, or belong to one of them if each is a channel of its
-own; loads go past the L2, and need room in the L1, of which a kernel that comes while GEMMs run has what their LDS
-leaves (decision 38); wavefronts' loads are wide and take longer (decision 42); a line goes to another GPU, to the own
-memory or to both.
+own; loads go past the tags of the L2, which may have what was stored lately (decision 49), and need room in the L1, of
+which a kernel that comes while GEMMs run has what their LDS leaves (decision 38); wavefronts' loads are wide and take
+longer (decision 42); a line goes to another GPU, to the own memory or to both.
 An operand on another GPU is asked for line by line, one message each, which waits in the port like a store; what has
 been read there comes back over the link (``mailbox``).
 Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
 share of the path to the L2.
-Leaves out: reads served by the L2 (the paper charges them to DRAM).
-Pinned by tests/kernel/test_move_kernel.py.
+Leaves out: reads of what GEMMs have stored through the L2, and that is still there (the paper charges them to DRAM).
+Pinned by tests/kernel/test_move_kernel.py and tests/kernel/test_retention.py.
 """
 
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.compute_unit import finds_room
-from t3sim.gpu.kernel.l2_slice import crossing_ticks, return_slot
+from t3sim.gpu.kernel.l2_slice import crossing_ticks, is_retained, note_stored, return_slot
 from t3sim.gpu.kernel.ledger import note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import request
@@ -85,25 +85,31 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
         address = base + line * gpu.l2.granules_per_line * moves.buffer_places
     distance = source_of(moves, step, operand) if step.is_remote else 0
     channel_id = channel_of(gpu, address)
+    is_found = distance == 0 and is_retained(gpu.l2, address)
     if distance > 0:
         if not has_buffer_room(gpu.link_port, cu.store_queue, 1):
             note_refused(cu, codes.FOR_LINK, 0)
             return NO_ROOM_IN_PORT
-    elif not finds_room(gpu, cu_index, channel_id, moves.traffic_class, n_granules):
+    elif not is_found and not finds_room(gpu, cu_index, channel_id, moves.traffic_class, n_granules):
         note_refused(cu, codes.FOR_DRAM_QUEUE, credit)
         return NO_ROOM_IN_MEMORY
+    part.line_remaining[entry] += n_granules
+    part.outstanding_lines += 1
+    cu.outstanding_granules += n_granules * cu.is_taken
     tag = cu_index * len(part.line_index) + entry
     if distance > 0:
         buffer_store(gpu, store_queue, cu_index, codes.LOAD, distance, tag, address, n_granules, gpu.granule_bytes, at)
         gpu.n_asked += 1
+    elif is_found:
+        gpu.l2.n_found += n_granules
+        for _ in range(n_granules):
+            return_collective_read(gpu, channel_id, tag, at + gpu.l2.request_ticks)
     else:
+        gpu.l2.n_brought_in += n_granules
         cycle = memory_cycle(gpu, at + gpu.l2.request_ticks + gpu.l2.miss_ticks)
         for i in range(n_granules):
             place = place_of(gpu, address + i, codes.COLLECTIVE_READ)
             request(gpu, channel_id, moves.traffic_class, place, tag, cycle)
-    part.line_remaining[entry] += n_granules
-    part.outstanding_lines += 1
-    cu.outstanding_granules += n_granules * cu.is_taken
     return moves.load_ticks * n_granules // n_data
 
 
@@ -142,6 +148,7 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
         for i in range(n_granules):
             place = place_of(gpu, kept + i, codes.COLLECTIVE_WRITE)
             request(gpu, channel_id, moves.traffic_class, place, tag, cycle)
+            note_stored(gpu.l2, kept + i)
     if is_sent:
         there = step.destination + line * gpu.l2.granules_per_line * moves.buffer_places
         for i in range(n_sent):
@@ -154,7 +161,7 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
 
 @kernel
 def return_collective_read(gpu, channel_id, tag, done_at):
-    """A channel has read a granule of an operand, which goes back to its compute unit.
+    """A channel, or the L2 in front of it, has read a granule of an operand, which goes back to its compute unit.
 
     To kernels that go on line by line the way is equally long from all channels: what they have in flight stands for
     all that they wait for.

@@ -72,6 +72,7 @@ class Layout(NamedTuple):
     n_wavefronts: int = 64  # of a workgroup of a move kernel
     n_l2_banks: int = 128
     n_l2_sets: int = 1 << 17  # all banks together: 256 MiB of lines of 128 bytes
+    n_noted_lines: int = 1 << 24  # of which the L2 knows when they were stored past its tags; power of two
     l2_associativity: int = 16
     n_mshrs: int = 512  # per bank
     n_channels: int = 64
@@ -220,6 +221,11 @@ def l2_dtype(layout):
         "n_delivered",  # loads answered by a fill
         "n_granules_requested",  # for fills
         "n_granules_dirtied", "n_granules_written_back",
+        # what was stored past the tags: see l2_slice
+        "retained_granules",
+        "n_brought_in",  # granules that took the place of others, by misses and stores of whatever way
+        "n_found",  # granules that move kernels loaded from the L2
+        ("stored_at", (layout.n_noted_lines,)),  # which line, and n_brought_in when it was stored, packed; 0: none
     )  # fmt: skip
 
 

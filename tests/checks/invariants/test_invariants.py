@@ -324,6 +324,11 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
         add("channels[].n_enqueued", -1, codes.COMPUTE, codes.COLLECTIVE_READ),
         "C3 broken: gpu: operand granules read",
     ),
+    "an operand found in the L2 that was read": (
+        "reduce-scatter",
+        add("l2.n_found"),
+        "C3 broken: gpu: operand granules read",
+    ),
     "a result of a collective lost": (
         "reduce-scatter",
         add("channels[].n_enqueued", -1, codes.COMPUTE, codes.COLLECTIVE_WRITE),

@@ -31,6 +31,7 @@ FIELDS = {
     "l2.miss_ticks": "miss latency",
     "l2.crossing_ticks": "crossing and back",
     "l2.bank_ticks": "line through a bank",
+    "l2.retained_granules": "retention",
     "link_port.granule_cost": "rate",
     "link_port.scale": "rate",
     "link_port.buffer_granules": "buffer",
