@@ -380,6 +380,13 @@ def note_stored(l2, granule):
 
 
 @kernel
+def note_updated(l2, granule):
+    """Note that *granule* has been added to near the memory: what the L2 has of its line is out of date."""
+    if l2.retained_granules > 0:
+        l2.stored_at[(granule // l2.granules_per_line) & (len(l2.stored_at) - 1)] = 0
+
+
+@kernel
 def is_retained(l2, granule):
     """Return whether the line of *granule* has been stored past the tags, and not been pushed out since."""
     if l2.retained_granules == 0:
