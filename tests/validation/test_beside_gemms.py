@@ -30,7 +30,9 @@ LDS = 200 << 10  # of the kernel that sums: 28 KiB of L1 are left
 SHAPES = ((16384, 3072, 192), (16384, 3072, 384), (16384, 3072, 1536))
 ENOUGH_GEMMS = 16  # of 50 us or more each, beside 100 turns of 5 us at most
 CASES = [*(("own", 1, shape) for shape in SHAPES), ("own", 8, SHAPES[1]), ("peer", 1, SHAPES[1])]
-TOLERANCE = 0.11  # beside K = 192 the memory that takes turns slows sums down too little (DEVIATIONS, H1)
+TOLERANCE = 0.06
+# Beside the GEMMs that store most the memory that takes turns slows sums down too little (DEVIATIONS, H1).
+SHORT_OF = {SHAPES[0]: 0.11}
 
 
 def measured(stores_at: str, n_sms: int, shape: tuple[int, int, int]) -> float:
@@ -78,7 +80,7 @@ def slowdown(of: SideBySide, stores_at: str, n_sms: int) -> float:
 def test_sums_are_slowed_down_by_gemms_as_measured(
     stores_at: str, n_sms: int, shape: tuple[int, int, int], tmp_path: Path
 ) -> None:
-    expected = pytest.approx(measured(stores_at, n_sms, shape), rel=TOLERANCE)
+    expected = pytest.approx(measured(stores_at, n_sms, shape), rel=SHORT_OF.get(shape, TOLERANCE))
     assert slowdown(pair(tmp_path, shape), stores_at, n_sms) == expected
 
 

@@ -26,7 +26,6 @@ from t3sim.gpu.kernel.l2_slice import (
     UNIT_SHIFT,
     load_line,
     note_stored,
-    note_updated,
     return_slot,
     store_line,
     take_returns,
@@ -293,10 +292,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         for i in range(n_granules):
             tag, place = store_tag(tile, first + i, signal), place_of(gpu, address + i, kind)
             request(gpu, channel_of(gpu, address + i), traffic_class, place, tag, cycle)
-            if kind == codes.LOCAL_STORE:
-                note_stored(gpu.l2, address + i)
-            else:
-                note_updated(gpu.l2, address + i)
+            note_stored(gpu.l2, address + i, kind)
         if gpu.holds_writes:
             slot.stored_at = max(slot.stored_at, at + gpu.l2.request_ticks + gpu.l2.return_ticks)
             return codes.WORKING

@@ -11,11 +11,11 @@ back: a bank is booked in the order in which its accesses come.
 What is stored past the tags (by move kernels, by other GPUs, by GEMMs whose output does not come through the L2) is
 written to the memory at once and stays in the L2, too, until ``retained_granules`` others have been brought in: move
 kernels load it from there till then (decision 49).
-Leaves out: where such lines lie (they push out no line that has a tag); loads of other GPUs that would find them;
-what happens to copies of a line that is stored (no workload loads what it stores);
-reading a line of which only some granules were stored (no workload here does it);
-coherence between the L2s of several GPUs (collectives and fused output bypass the tags).
-Pinned by tests/kernel/test_l2.py and tests/shape.
+Leaves out: where such lines lie (they push out no line that has a tag, and take no time of a bank); loads of other
+GPUs that would find them; what happens to copies of a line that is stored (no workload loads what it stores through
+the tags); reading a line of which only some granules were stored (no workload here does it); coherence between the L2s
+of several GPUs (collectives and fused output bypass the tags).
+Pinned by tests/kernel/test_l2.py, tests/kernel/test_retention.py and tests/shape.
 
 A tag is ``key << 5 | is_filled << 4 | dirty granules``; a set keeps its tags in order of use.  The tags of 16 ways fill
 one cache line of the host: so the key leaves out what the set says (``key_of``), and a line that is being filled is
@@ -26,7 +26,7 @@ import numpy as np
 
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.codes import L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, WRITE_BACK
+from t3sim.gpu.kernel.codes import L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, UPDATE_BIT, WRITE_BACK
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.state import INVERSE_SHIFT, RETURN_RING
 
@@ -371,19 +371,18 @@ def store_line(gpu, line, dirty_mask, at, n_reserved, traffic_class):
 
 
 @kernel
-def note_stored(l2, granule):
-    """Note that *granule* has been stored past the tags: its line is in the L2 for a while."""
-    if l2.retained_granules > 0:
+def note_stored(l2, granule, kind):
+    """Note that a request of *kind* stores *granule* past the tags: its line is in the L2 for a while.
+
+    What is added to near the memory is not: what the L2 had of that line is out of date.
+    """
+    if l2.retained_granules == 0:
+        return
+    line, noted = granule // l2.granules_per_line, 0
+    if kind & UPDATE_BIT == 0:
         l2.n_brought_in += 1
-        line = granule // l2.granules_per_line
-        l2.stored_at[line & (len(l2.stored_at) - 1)] = (line // len(l2.stored_at) << AGE_BITS) | l2.n_brought_in
-
-
-@kernel
-def note_updated(l2, granule):
-    """Note that *granule* has been added to near the memory: what the L2 has of its line is out of date."""
-    if l2.retained_granules > 0:
-        l2.stored_at[(granule // l2.granules_per_line) & (len(l2.stored_at) - 1)] = 0
+        noted = (line // len(l2.stored_at) << AGE_BITS) | l2.n_brought_in
+    l2.stored_at[line & (len(l2.stored_at) - 1)] = noted
 
 
 @kernel

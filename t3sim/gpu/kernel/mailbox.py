@@ -11,7 +11,7 @@ Pinned by tests/kernel/test_mailbox.py and tests/overlap/test_pulls_of_tiles.py.
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, granule_address, memory_cycle, place_of
-from t3sim.gpu.kernel.l2_slice import note_stored, note_updated
+from t3sim.gpu.kernel.l2_slice import note_stored
 from t3sim.gpu.kernel.link_port import queue_dma_data, write_message
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.move_kernel import note_polled
@@ -67,10 +67,7 @@ def take_store(gpu, message, tiles):
         return False
     at = memory_cycle(gpu, max(message.at, gpu.now))
     request(gpu, channel_id, gpu.inbound_class, place_of(gpu, granule, int(message.kind)), tag, at)
-    if message.kind == codes.INCOMING_WRITE:
-        note_stored(gpu.l2, granule)
-    else:
-        note_updated(gpu.l2, granule)
+    note_stored(gpu.l2, granule, message.kind)
     return True
 
 

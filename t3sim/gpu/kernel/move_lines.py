@@ -148,7 +148,7 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
         for i in range(n_granules):
             place = place_of(gpu, kept + i, codes.COLLECTIVE_WRITE)
             request(gpu, channel_id, moves.traffic_class, place, tag, cycle)
-            note_stored(gpu.l2, kept + i)
+            note_stored(gpu.l2, kept + i, codes.COLLECTIVE_WRITE)
     if is_sent:
         there = step.destination + line * gpu.l2.granules_per_line * moves.buffer_places
         for i in range(n_sent):
