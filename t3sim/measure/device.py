@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from t3sim.measure import kernels
 
 PATIENCE_NS = 5_000_000_000  # a gate opens by itself then: a host that died must not leave a GPU waiting
 MAX_HELD = 128  # repetitions queued behind a gate: a stream holds up the host at about 1024 entries, several for each
+# Between groups of GEMMs, which take some 20 ms each: after 40 ms of GEMM after GEMM the power limit acts, and all is
+# slower (validation/h200-clocks-in-loops.csv).
+REST_S = 0.06
 HOST_US = 30.0  # what queueing a repetition may cost the host on each GPU; shorter work is only queued behind the gate
 ROTATED_SETS = 3
 
@@ -271,12 +275,14 @@ class Lab:
         streams: Sequence[tuple[int, Any]] | None = None,
         *,
         longer: float = 1.0,
+        rests: bool = False,
         readings: Readings | None = None,
         of_streams: Sequence[list[float]] = (),
     ) -> list[float]:
         """Return the time of a repetition of *work* in each of the effort's groups, in microseconds.
 
-        *longer* stretches groups and warm-up; *readings* gets one of each group, *of_streams* each stream's times.
+        *longer* stretches groups and warm-up; *rests*: the GPUs rest before each group; *readings* gets one of each,
+        *of_streams* each stream's times.
         """
         streams = self.own_streams([0]) if streams is None else streams
         for i in range(ROTATED_SETS):
@@ -290,7 +296,16 @@ class Lab:
 
         self.group(streams, work, repetitions(self.effort.warmup_us))
         n = repetitions(self.effort.group_us)
-        return [self.group(streams, work, n, readings, of_streams) for _ in range(self.effort.groups)]
+        found = []
+        for _ in range(self.effort.groups):
+            if rests:
+                self.rest()
+            found.append(self.group(streams, work, n, readings, of_streams))
+        return found
+
+    def rest(self) -> None:
+        """Let the GPUs rest, so that what comes is no slower for what has been: see ``REST_S``."""
+        time.sleep(REST_S)
 
 
 class Nvml:

@@ -381,7 +381,7 @@ def _beside(lab: Lab, layer: Sublayer, others: Sequence[Any], collective: str, n
     """The samples of a layer's GEMM and of a collective on other streams, each alone and each beside the other."""
 
     def alone(streams: list[tuple[int, Any]], work: Work) -> tuple[_Loop, list[float]]:
-        samples = lab.samples(work, streams, longer=2)
+        samples = lab.samples(work, streams, longer=2, rests=True)
         return (streams, work, median(samples)), samples
 
     of_gemm, gemm_samples = alone(layer.streams, layer.gemm)
@@ -401,7 +401,8 @@ def _timed_beside(lab: Lab, timed: _Loop, other: _Loop) -> list[float]:
     """Time a loop while another one runs from before its start until after its end, in groups.
 
     The first repetition is not timed: it begins with the other loop, and may have SMs that this one has never had
-    (validation/h200-reduce-scatters-in-a-row.csv).
+    (validation/h200-reduce-scatters-in-a-row.csv).  The GPUs rest before each group: without, the
+    first ones are over before the power limit acts, and the others are not.
     """
     streams, work, alone_us = timed
     other_streams, other_work, other_us = other
@@ -426,6 +427,7 @@ def _timed_beside(lab: Lab, timed: _Loop, other: _Loop) -> list[float]:
             for i in range(repetitions):
                 work(i + 1)
 
+        lab.rest()
         events = lab.queued([*other_streams, *streams], queue)
         lab.synchronize()
         n = len(other_streams)

@@ -29,23 +29,29 @@ def h200() -> MachineSpec:
     return unthrottled(resolve_machine(Node("h200", Position("e.yaml"))).spec)
 
 
-def moves_of(kernel: str, first: int, n: int, n_sms: int, lds: int, *, stores_at: str = "own") -> Moves:
+def moves_of(
+    kernel: str, first: int, n: int, n_sms: int, lds: int, *, stores_at: str = "own", n_slices: int = 1, pause: int = 0
+) -> Moves:
     """Return what each of so many SMs makes of operands from granule *first* on: *n* granules, behind all operands.
 
-    They are stored in the ``own`` memory, or in that of the next GPU (``peer``).
+    They are stored in the ``own`` memory, or in that of the next GPU (``peer``).  Each SM pauses for *pause* ps behind
+    each of *n_slices* equal parts.
     """
-    n_operands, every = N_OPERANDS[kernel], n * n_sms
+    n_operands, every, of_slice = N_OPERANDS[kernel], n * n_sms, n // n_slices
     rows = []
-    for sm in range(n_sms):
-        row = {"n_granules": n, "n_operands": n_operands, "operand": first + sm * n, "stride": every}
-        there = first + n_operands * every + sm * n
-        if stores_at == "peer":
-            row |= {"send": STORE, "distance": 1, "destination": there, "kept_at": NONE, "post_signal": NONE}
-        else:
-            row["kept_at"] = NONE if kernel == "read" else there
-        rows.append(row)
-    steps = table(STEP, rows).reshape(1, n_sms)
-    return Moves(name="moves", launch=0, units=(0, n_sms), n_workgroups=n_sms, lds=lds, steps=steps)
+    for number in range(n_slices):
+        for sm in range(n_sms):
+            begin = first + sm * n + number * of_slice
+            row = {"n_granules": of_slice, "n_operands": n_operands, "operand": begin, "stride": every}
+            there = begin + n_operands * every
+            if stores_at == "peer":
+                row |= {"send": STORE, "distance": 1, "destination": there, "kept_at": NONE, "post_signal": NONE}
+            else:
+                row["kept_at"] = NONE if kernel == "read" else there
+            rows.append(row)
+    steps = table(STEP, rows).reshape(n_slices, n_sms)
+    units = (0, n_sms)
+    return Moves(name="moves", launch=0, units=units, n_workgroups=n_sms, lds=lds, step_overhead=pause, steps=steps)
 
 
 def simulated_us(spec: MachineSpec, kernel: str, n_bytes: int, *, n_sms: int = 1, lds: int = 1) -> float:

@@ -224,12 +224,20 @@ class _Lab:
     def on(self, *_: object) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def __init__(self) -> None:
+        self.since_rest = self.longest = 0
+
     def synchronize(self) -> None:
         pass
+
+    def rest(self) -> None:
+        self.since_rest = 0
 
     def queued(self, streams: list[tuple[int, _Loop]], queue: Callable[[], None]) -> list[tuple[float, float]]:
         starts = [loop.now for _, loop in streams]
         queue()
+        self.since_rest += 1
+        self.longest = max(self.longest, self.since_rest)
         return [(start, loop.now) for start, (_, loop) in zip(starts, streams, strict=True)]
 
     def elapsed_us(self, start: float, end: float) -> float:
@@ -240,6 +248,12 @@ def test_of_a_loop_beside_another_one_the_first_repetition_is_not_timed() -> Non
     timed, other = _Loop(first_us=90.0, us=20.0), _Loop(first_us=10.0, us=10.0)
     found = rings._timed_beside(cast(Any, _Lab()), ([(0, timed)], timed, 20.0), ([(0, other)], other, 10.0))
     assert found == [20.0, 20.0]
+
+
+def test_the_gpus_rest_before_each_group_of_a_loop_beside_another_one() -> None:
+    lab, timed, other = _Lab(), _Loop(first_us=20.0, us=20.0), _Loop(first_us=10.0, us=10.0)
+    rings._timed_beside(cast(Any, lab), ([(0, timed)], timed, 20.0), ([(0, other)], other, 10.0))
+    assert lab.longest == 1
 
 
 def test_columns_are_those_of_the_shipped_files(measured: Path) -> None:

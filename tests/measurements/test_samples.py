@@ -22,7 +22,18 @@ from tests.conftest import REPOSITORY, sample
 from tests.harness.measured import of_h200s
 
 SHIPPED = REPOSITORY / "validation" / "h200"
-OF_TWO = ("beside", "stores", "async-tp", "launches", "transfers", "scatter", "sessions", "steady")
+OF_TWO = (
+    "beside",
+    "stores",
+    "async-tp",
+    "launches",
+    "transfers",
+    "scatter",
+    "sessions",
+    "steady",
+    "rested",
+    "rested-b",
+)
 BY_PAIRS = ("two-gpus", *(f"two-gpus-{name}" for name in OF_TWO))
 RECORDS = {"tile_timelines", "scatter_timelines", "async_tp_trace"}  # of single runs
 ACCESS = "memory,access_bytes,threads,workgroups,access,pattern,bytes,time_us,gbps_per_direction\n"

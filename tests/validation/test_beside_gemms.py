@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,8 @@ from t3sim.validation.simulation import SideBySide
 from t3sim.workload.tiling import make_tile_trace
 from tests.harness.sms import measured_rows, moves_of
 
+ALONE = (0, 0, 0)
+SLICE = 2  # turns
 TURN = 64 << 10  # bytes of results
 N_TURNS = 100
 LDS = 200 << 10  # of the kernel that sums: 28 KiB of L1 are left
@@ -35,17 +38,18 @@ TOLERANCE = 0.06
 SHORT_OF = {SHAPES[0]: 0.11}
 
 
-def measured(stores_at: str, n_sms: int, shape: tuple[int, int, int]) -> float:
-    """Return how many times as long a slice of two turns takes beside the GEMMs, in the mean of two GPUs."""
+def measured(stores_at: str, n_sms: int, shape: tuple[int, int, int], column: str = "moved_ns") -> float:
+    """Return what a slice of two turns takes in the mean of two GPUs, beside GEMMs or, of shape ``ALONE``, nothing."""
+    wanted = {"stores": stores_at, "turns": str(SLICE), "operands": "2", "sms": str(n_sms)}
+    wanted |= zip("mnk", map(str, shape), strict=True)
+    rows = [row for row in measured_rows("h200-slices-beside-gemms.csv") if wanted.items() <= row.items()]
+    assert len(rows) == 2
+    return sum(float(row[column]) for row in rows) / 2
 
-    def mean(*shape: int) -> float:
-        wanted = {"stores": stores_at, "turns": "2", "operands": "2", "sms": str(n_sms)}
-        wanted |= zip("mnk", map(str, shape), strict=True)
-        rows = [row for row in measured_rows("h200-slices-beside-gemms.csv") if wanted.items() <= row.items()]
-        assert len(rows) == 2
-        return sum(float(row["moved_ns"]) for row in rows) / 2
 
-    return mean(*shape) / mean(0, 0, 0)
+def measured_slowdown(*of: Any, column: str = "moved_ns") -> float:
+    *sms, shape = of
+    return measured(*sms, shape, column) / measured(*sms, ALONE, column)
 
 
 def pair(folder: Path, shape: tuple[int, int, int]) -> SideBySide:
@@ -59,12 +63,12 @@ def pair(folder: Path, shape: tuple[int, int, int]) -> SideBySide:
     return next(one for point in points for one in point.simulations if isinstance(one, SideBySide))
 
 
-def simulated_ns(of: SideBySide, stores_at: str, n_sms: int, n_gemms: int) -> float:
+def simulated_ns(of: SideBySide, stores_at: str, n_sms: int, n_gemms: int, **slices: int) -> float:
     """Return what a turn takes on so many SMs beside GEMMs in a row, which are cut off at its end."""
     op = replace(operator_of(of.run), trace=make_tile_trace(of.gemm.gemm, of.gemm.tiling, 1)).unsplit("a test")
     memory, n = op.memory(), N_TURNS * TURN // op.granule
     array = memory.buffer("sums", 3 * n * n_sms)
-    moves = moves_of("sum of two", array.first, n, n_sms, LDS, stores_at=stores_at)
+    moves = moves_of("sum of two", array.first, n, n_sms, LDS, stores_at=stores_at, **slices)
     gemms = gemms_in_a_row(op, 0, memory, n_gemms, stream=1) if n_gemms else ()
     whole = program(op, 0, memory, moves, *gemms, background=(1,) if n_gemms else ())
     phase = MirroredParts(of.run, PhaseStore()).phase(Part.alike("sums", "sums", whole))
@@ -80,9 +84,29 @@ def slowdown(of: SideBySide, stores_at: str, n_sms: int) -> float:
 def test_sums_are_slowed_down_by_gemms_as_measured(
     stores_at: str, n_sms: int, shape: tuple[int, int, int], tmp_path: Path
 ) -> None:
-    expected = pytest.approx(measured(stores_at, n_sms, shape), rel=SHORT_OF.get(shape, TOLERANCE))
+    expected = pytest.approx(measured_slowdown(stores_at, n_sms, shape), rel=SHORT_OF.get(shape, TOLERANCE))
     assert slowdown(pair(tmp_path, shape), stores_at, n_sms) == expected
 
 
+def test_slices_that_fill_the_link_are_slowed_down_by_gemms_as_measured(tmp_path: Path) -> None:
+    """Without GEMMs 24 SMs fill the link; the barrier and the fence behind each slice leave it idle."""
+    where, n_sms, shape = "peer", 24, SHAPES[1]
+    of = pair(tmp_path, shape)
+    beside, alone = (
+        simulated_ns(
+            of,
+            where,
+            n_sms,
+            n,
+            n_slices=N_TURNS // SLICE,
+            pause=int(1e3 * measured(where, n_sms, pause_of, "fence_ns")),
+        )
+        for n, pause_of in ((ENOUGH_GEMMS, shape), (0, ALONE))
+    )
+    expected = measured_slowdown(where, n_sms, shape, column="slice_ns")
+    assert beside / alone == pytest.approx(expected, rel=TOLERANCE)
+    assert slowdown(of, where, n_sms) < (1 - TOLERANCE) * expected  # without barriers the link is never idle
+
+
 def test_canary_a_gemm_that_stores_a_third_as_much_is_told_from_another(tmp_path: Path) -> None:
-    assert slowdown(pair(tmp_path, SHAPES[2]), "own", 1) < (1 - TOLERANCE) * measured("own", 1, SHAPES[1])
+    assert slowdown(pair(tmp_path, SHAPES[2]), "own", 1) < (1 - TOLERANCE) * measured_slowdown("own", 1, SHAPES[1])
