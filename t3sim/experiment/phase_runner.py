@@ -74,6 +74,9 @@ class PhaseRunner:
         self._points_of: dict[str, dict[int, None]] = {}  # those that need a phase
         self._ready: deque[PhaseTask] = deque()  # to be simulated; the workers take from it
         self._submitted: set[str] = set()
+        self._total_s = (
+            0.0  # of what is to be simulated, by estimate: known better when what it starts from is finished
+        )
         self._digest_of: dict[tuple[Any, ...], str] = {}  # by the keys of jobs
         for i in range(len(points)):
             self._ask(i)
@@ -112,17 +115,20 @@ class PhaseRunner:
         """
         if longest_first:
             self._put_longest_first()
-        total = sum(task.seconds for task in self.missing) or 1.0  # by estimated time
+        self._total_s = sum(task.seconds for task in self.missing)
         shares: dict[str, float] = {}  # that are done, by digest
-        done_s, n_failed = 0.0, 0
+        done_s, furthest, n_failed = 0.0, 0.0, 0
 
         def report(task: PhaseTask, share: float) -> None:
-            nonlocal done_s
+            nonlocal done_s, furthest
             done_s += (share - shares.get(task.digest, 0.0)) * task.seconds
             shares[task.digest] = share
+            furthest = max(
+                furthest, min(1.0, done_s / (self._total_s or 1.0))
+            )  # the total grows, the share never falls
             if progress is not None:
                 failed = f", {n_failed} failed" if n_failed else ""
-                progress(f"{len(self.results)}/{len(self.points)} {self.noun}{failed}", min(1.0, done_s / total))
+                progress(f"{len(self.results)}/{len(self.points)} {self.noun}{failed}", furthest)
 
         for outcome in workforce.simulate(self._ready, report):
             digest = outcome.task.digest
@@ -178,7 +184,9 @@ class PhaseRunner:
             self._submitted.add(digest)
             task = self._tasks[digest]
             if task.after:  # only now it is known what it is
-                task = self._tasks[digest] = replace(task, seconds=phase_seconds(jobs[digest]))
+                seconds = phase_seconds(jobs[digest])
+                self._total_s += seconds - task.seconds
+                task = self._tasks[digest] = replace(task, seconds=seconds)
             self._ready.append(replace(task, asked_by=point, known=known))
         if len(given) < len(needed):
             return False
