@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from t3sim.measure.device import Effort, Lab
+from t3sim.measure.device import REST_S, Effort, Lab
 from t3sim.measurements.kinds import ANY_DEVICE, H100, H200, Peaks
 
 NOT_TOLD = "not told by the device"
@@ -51,6 +51,7 @@ def provenance(lab: Lab, effort: Effort, sessions: int) -> dict[str, Any]:
             "group_us": effort.group_us,
             "data": "FP16, random, inputs rotated so that none is in the L2 when its turn comes",
             "time": "between device events, queued behind a gate; a sample is the mean of one group, maximum over GPUs",
+            "rest_ms": round(1000 * REST_S),
             "beside": "of a loop beside another one the first repetition is not timed; the GPUs rest before each group",
         },
         # Of an unknown device, limits above every device with its own SMs and L2.

@@ -46,6 +46,7 @@ from t3sim.measurements.kinds import (
 PROVENANCE = "provenance.json"
 PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance states; it may state more
 GEMM_LOOP_SHARE = "gemm_loop_share"  # of a provenance: see ``Measurements.gemm_loop_share``
+REST_MS = "rest_ms"  # of the method in a provenance: see ``Measurements.are_rested``
 HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, each with the time of one
 MAX_FILE_BYTES = 64 << 20
 MAX_JSON_BYTES = 256 << 20  # of a trace
@@ -103,6 +104,11 @@ class Measurements:
         """
         share = self._method_of(row).get(GEMM_LOOP_SHARE)
         return None if share is None else float(share)
+
+    def are_rested(self, row: Measurement) -> bool:
+        """Return whether the GPUs rested before each group of loops of a row: the power limit then slows down none."""
+        method = self._method_of(row).get("method")
+        return isinstance(method, Mapping) and bool(method.get(REST_MS))
 
     def _method_of(self, row: Measurement) -> Mapping[str, Any]:
         return self.provenance.get(str(Path(row.file).parent), {})

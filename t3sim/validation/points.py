@@ -85,6 +85,8 @@ WITHOUT_SIMULATION = {
     "scatter_timelines": "its kernel's main loop is not that of a library, and nothing says how long it is",
 }
 
+WITHOUT_RESTS = "the power limit may slow down a part of its groups: the GPUs did not rest before each"
+
 
 @dataclass(frozen=True)
 class Term:
@@ -161,8 +163,10 @@ class Points:
             "operators": lambda row: _launched(self._operator(row), host_us(row)),
             "peer_copy": lambda row: _launched(self._copy(row), host_us(row)),
             "async_tp": lambda row: self._async_tp(row, host_us(row)),
-            "contention": lambda row: self._contention(row, measurements.gemm_loop_share(row)),
-            "contention_sm_split": self._split,
+            "contention": lambda row: self._contention(
+                row, measurements.gemm_loop_share(row), is_rested=measurements.are_rested(row)
+            ),
+            "contention_sm_split": lambda row: self._split(row, is_rested=measurements.are_rested(row)),
             "transfers": self._transfers,
             "memory_contention": lambda row: self._memory_contention(row, alone),
             "scatter_timelines": lambda row: _of_kernel(row, n_tiles),
@@ -229,11 +233,11 @@ class Points:
             found = Transfers(unthrottled(self.machine), self.tiling, mesh, int(row["bytes"]), str(row["means"]))
             yield _point(row, "time_us", Term(found, "time" if lane == ALL_LANES else lane))
 
-    def _split(self, row: Measurement) -> Iterator[Point]:
+    def _split(self, row: Measurement, *, is_rested: bool) -> Iterator[Point]:
         """The GEMM on some of the compute units: alone; beside a collective it has all of them or is not simulated."""
         [gemm] = self._gemm(row, "gemm_alone_us")
         if int(row["sms"]) == self.machine.gpu.n_compute_units:
-            yield from self._contention(row, None)
+            yield from self._contention(row, None, is_rested=is_rested)
         else:
             _, scatter = self._parts(row)
             reason = "a GEMM beside a collective has all compute units"
@@ -294,7 +298,8 @@ class Points:
         is_short = runs is not None and int(runs) * float(row["time_us"]) < 2 * delay_us
         return unthrottled(self.machine) if is_short else self.machine
 
-    def _contention(self, row: Measurement, gemm_share: float | None) -> Iterator[Point]:
+    def _contention(self, row: Measurement, gemm_share: float | None, *, is_rested: bool) -> Iterator[Point]:
+        """In loops that are over before the power limit acts; those of collectives last longer, beside more GEMMs."""
         gemm, scatter = self._parts(row, at_onset(self.machine))
         both = SideBySide(gemm, scatter, gemm_share)
         yield _point(row, "gemm_alone_us", Term(gemm))
@@ -303,9 +308,10 @@ class Points:
             ("gemm", Term(gemm), Term(both, "gemm"), "gemm_with_rs_us"),
             ("rs", Term(scatter), Term(both, "collective"), "rs_with_gemm_us"),
         ):
-            yield _point(row, part, beside)
+            remark = WITHOUT_RESTS if name == "rs" and not is_rested else ""
+            yield _point(row, part, beside, reason=remark)
             slowdown = float(row[part]) / float(row[f"{name}_alone_us"])
-            yield Point(row.kind, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone)
+            yield Point(row.kind, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone, remark)
 
     def _memory_contention(self, row: Measurement, alone: Mapping[tuple[object, ...], Measurement]) -> Iterator[Point]:
         n, n_beside, n_units = int(row["probe_sms"]), int(row["beside_sms"]), self.machine.gpu.n_compute_units

@@ -172,6 +172,20 @@ def test_nothing_is_assumed_of_files_that_nobody_describes(tmp_path: Path) -> No
     assert "without provenance.json: times are compared as they are" in sentence
 
 
+def test_reduce_scatters_beside_gemms_say_if_the_power_limit_may_have_acted(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "x", {"contention": [ROWS["contention"][0]]})
+    facts = json.loads((folder / "provenance.json").read_text())
+
+    def with_remark(method: object) -> set[str]:
+        (folder / "provenance.json").write_text(json.dumps(facts | {"method": method}))
+        points = Points(tiny(), tiling()).of(read_measurements(folder))
+        return {point.quantity for point in points if "power limit" in point.reason}
+
+    assert with_remark({"rest_ms": 60}) == set()
+    for method in ({"groups": 5}, {"rest_ms": 0}, "in a loop"):
+        assert with_remark(method) == {"rs_with_gemm_us", "rs_slowdown"}
+
+
 def test_an_operator_is_its_parts_in_a_row(tmp_path: Path) -> None:
     lines = ["op,m,n,k,tp,time_us", "gemm-rs,128,256,64,2,9", "ag-gemm,128,256,64,2,9", "gemm-ar,128,256,64,2,9",
              "gemm,128,256,64,2,5", "all_reduce,128,256,0,2,5"]  # fmt: skip
