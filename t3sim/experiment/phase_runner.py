@@ -74,9 +74,7 @@ class PhaseRunner:
         self._points_of: dict[str, dict[int, None]] = {}  # those that need a phase
         self._ready: deque[PhaseTask] = deque()  # to be simulated; the workers take from it
         self._submitted: set[str] = set()
-        self._total_s = (
-            0.0  # of what is to be simulated, by estimate: known better when what it starts from is finished
-        )
+        self._total_s = 0.0  # estimate of all that is simulated; it grows when what phases start from is finished
         self._digest_of: dict[tuple[Any, ...], str] = {}  # by the keys of jobs
         for i in range(len(points)):
             self._ask(i)
@@ -123,9 +121,7 @@ class PhaseRunner:
             nonlocal done_s, furthest
             done_s += (share - shares.get(task.digest, 0.0)) * task.seconds
             shares[task.digest] = share
-            furthest = max(
-                furthest, min(1.0, done_s / (self._total_s or 1.0))
-            )  # the total grows, the share never falls
+            furthest = max(furthest, min(1.0, done_s / (self._total_s or 1.0)))  # it stands still when the total grows
             if progress is not None:
                 failed = f", {n_failed} failed" if n_failed else ""
                 progress(f"{len(self.results)}/{len(self.points)} {self.noun}{failed}", furthest)

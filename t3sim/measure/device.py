@@ -26,8 +26,8 @@ from t3sim.measure import kernels
 
 PATIENCE_NS = 5_000_000_000  # a gate opens by itself then: a host that died must not leave a GPU waiting
 MAX_HELD = 128  # repetitions queued behind a gate: a stream holds up the host at about 1024 entries, several for each
-# Between groups of GEMMs, which take some 20 ms each: after 40 ms of GEMM after GEMM the power limit acts, and all is
-# slower (validation/h200-clocks-in-loops.csv).
+# Between groups of GEMMs, some 20 ms each: after 40 ms of GEMM after GEMM the power limit acts, and all is slower
+# (validation/h200-clocks-in-loops.csv).  So long a rest was tried, and the first group and the last one agree then.
 REST_S = 0.06
 HOST_US = 30.0  # what queueing a repetition may cost the host on each GPU; shorter work is only queued behind the gate
 ROTATED_SETS = 3

@@ -45,13 +45,13 @@ def provenance(lab: Lab, effort: Effort, sessions: int) -> dict[str, Any]:
         "topology": _lines(_nvidia_smi("topo", "-m")),
         "links": _lines(_nvidia_smi("nvlink", "-s", "-i", "0")),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")},
+        "rest_ms": round(1000 * REST_S),  # before each group of loops beside each other
         "method": {
             "sessions": sessions,  # of what needs NCCL
             "groups": effort.groups,
             "group_us": effort.group_us,
             "data": "FP16, random, inputs rotated so that none is in the L2 when its turn comes",
             "time": "between device events, queued behind a gate; a sample is the mean of one group, maximum over GPUs",
-            "rest_ms": round(1000 * REST_S),
             "beside": "of a loop beside another one the first repetition is not timed; the GPUs rest before each group",
         },
         # Of an unknown device, limits above every device with its own SMs and L2.

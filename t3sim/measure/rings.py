@@ -401,8 +401,8 @@ def _timed_beside(lab: Lab, timed: _Loop, other: _Loop) -> list[float]:
     """Time a loop while another one runs from before its start until after its end, in groups.
 
     The first repetition is not timed: it begins with the other loop, and may have SMs that this one has never had
-    (validation/h200-reduce-scatters-in-a-row.csv).  The GPUs rest before each group: without, the
-    first ones are over before the power limit acts, and the others are not.
+    (validation/h200-reduce-scatters-in-a-row.csv).  The GPUs rest before each group: without rests the first groups are
+    over before the power limit acts, and the others are not.
     """
     streams, work, alone_us = timed
     other_streams, other_work, other_us = other

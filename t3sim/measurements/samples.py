@@ -46,7 +46,7 @@ from t3sim.measurements.kinds import (
 PROVENANCE = "provenance.json"
 PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance states; it may state more
 GEMM_LOOP_SHARE = "gemm_loop_share"  # of a provenance: see ``Measurements.gemm_loop_share``
-REST_MS = "rest_ms"  # of the method in a provenance: see ``Measurements.are_rested``
+REST_MS = "rest_ms"  # of a provenance: see ``Measurements.are_rested``
 HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, each with the time of one
 MAX_FILE_BYTES = 64 << 20
 MAX_JSON_BYTES = 256 << 20  # of a trace
@@ -95,22 +95,21 @@ class Measurements:
         """Return the time from one launch of the host to the next in the time of *row*; 0 if they are not in it."""
         if row.values.get(HOST_US) is not None:
             return float(row[HOST_US])
-        return float(self._method_of(row).get(HOST_US, {}).get(row.kind, 0))
+        return float(self._provenance_of(row).get(HOST_US, {}).get(row.kind, 0))
 
     def gemm_loop_share(self, row: Measurement) -> float | None:
         """Return how long the loop of GEMMs of a contention row ran, over that of collectives, by their times alone.
 
         None: each was timed while the other one ran throughout.
         """
-        share = self._method_of(row).get(GEMM_LOOP_SHARE)
+        share = self._provenance_of(row).get(GEMM_LOOP_SHARE)
         return None if share is None else float(share)
 
     def are_rested(self, row: Measurement) -> bool:
         """Return whether the GPUs rested before each group of loops of a row: the power limit then slows down none."""
-        method = self._method_of(row).get("method")
-        return isinstance(method, Mapping) and bool(method.get(REST_MS))
+        return REST_MS in self._provenance_of(row)
 
-    def _method_of(self, row: Measurement) -> Mapping[str, Any]:
+    def _provenance_of(self, row: Measurement) -> Mapping[str, Any]:
         return self.provenance.get(str(Path(row.file).parent), {})
 
     def of_kind(self, kind: str) -> tuple[Measurement, ...]:
@@ -227,8 +226,9 @@ def read_provenance(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{HOST_US}: no kind {kind}")
             if not is_above_zero(us):
                 raise ValueError(f"{HOST_US}: {kind} must be microseconds above 0")
-        if not is_above_zero(found.get(GEMM_LOOP_SHARE, 1)):
-            raise ValueError(f"{GEMM_LOOP_SHARE} must be a number above 0")
+        for name in (GEMM_LOOP_SHARE, REST_MS):
+            if not is_above_zero(found.get(name, 1)):
+                raise ValueError(f"{name} must be a number above 0")
     except ValueError as error:
         raise InputDataError(f"{path}: {one_line(error)}") from None
     return found

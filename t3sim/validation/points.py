@@ -85,7 +85,7 @@ WITHOUT_SIMULATION = {
     "scatter_timelines": "its kernel's main loop is not that of a library, and nothing says how long it is",
 }
 
-WITHOUT_RESTS = "the power limit may slow down a part of its groups: the GPUs did not rest before each"
+WITHOUT_RESTS = "the GPUs did not rest before each group of loops: the power limit may have slowed down some"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any, cast
 import pytest
 
 from t3sim.config.presets import preset_names
-from t3sim.measure import async_tp, rings, scatters
+from t3sim.measure import async_tp, device, rings, scatters
 from t3sim.measure import gemm as measure_gemm
 from t3sim.measure.device import Effort, MissingHardware
 from t3sim.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
@@ -221,11 +221,11 @@ class _Lab:
     effort = Effort(groups=2, group_us=100.0, warmup_us=0.0, quick=False)
     cp = SimpleNamespace(cuda=SimpleNamespace(Event=object))
 
+    def __init__(self) -> None:
+        self.since_rest = self.longest = 0  # groups
+
     def on(self, *_: object) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def __init__(self) -> None:
-        self.since_rest = self.longest = 0
 
     def synchronize(self) -> None:
         pass
@@ -254,6 +254,23 @@ def test_the_gpus_rest_before_each_group_of_a_loop_beside_another_one() -> None:
     lab, timed, other = _Lab(), _Loop(first_us=20.0, us=20.0), _Loop(first_us=10.0, us=10.0)
     rings._timed_beside(cast(Any, lab), ([(0, timed)], timed, 20.0), ([(0, other)], other, 10.0))
     assert lab.longest == 1
+
+
+def test_what_is_measured_says_that_the_gpus_rested(measured: Path) -> None:
+    found = read_measurements(measured)
+    assert [found.are_rested(row) for row in found.of_kind("contention")] == [True] * 2
+
+
+def test_the_gpus_rest_before_each_group_of_a_loop_alone_only_if_asked() -> None:
+    told: list[str] = []
+    lab = SimpleNamespace(
+        effort=_Lab.effort, synchronize=lambda: None, rest=lambda: told.append("rest"),
+        group=lambda *_: told.append("group") or 10.0,
+    )  # fmt: skip
+    for rests, of_groups in ((False, ["group", "group"]), (True, ["rest", "group", "rest", "group"])):
+        told.clear()
+        device.Lab.samples(cast(Any, lab), lambda _i: None, [(0, None)], rests=rests)
+        assert told == ["group", "group", *of_groups]  # an estimate and a warm-up come first
 
 
 def test_columns_are_those_of_the_shipped_files(measured: Path) -> None:

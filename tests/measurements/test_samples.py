@@ -23,17 +23,8 @@ from tests.harness.measured import of_h200s
 
 SHIPPED = REPOSITORY / "validation" / "h200"
 OF_TWO = (
-    "beside",
-    "stores",
-    "async-tp",
-    "launches",
-    "transfers",
-    "scatter",
-    "sessions",
-    "steady",
-    "rested",
-    "rested-b",
-)
+    "beside", "stores", "async-tp", "launches", "transfers", "scatter", "sessions", "steady", "rested", "rested-b",
+)  # fmt: skip
 BY_PAIRS = ("two-gpus", *(f"two-gpus-{name}" for name in OF_TWO))
 RECORDS = {"tile_timelines", "scatter_timelines", "async_tp_trace"}  # of single runs
 ACCESS = "memory,access_bytes,threads,workgroups,access,pattern,bytes,time_us,gbps_per_direction\n"
@@ -385,6 +376,7 @@ def test_damaged_compression_is_refused(tmp_path: Path) -> None:
         ({"host_us": {"gemm": 0}}, "host_us: gemm must be microseconds above 0"),
         ({"host_us": {"gemm": True}}, "host_us: gemm must be microseconds above 0"),
         ({"gemm_loop_share": 0}, "gemm_loop_share must be a number above 0"),
+        ({"rest_ms": 0}, "rest_ms must be a number above 0"),
         ({"gemm_loop_share": "half"}, "gemm_loop_share must be a number above 0"),
     ],
 )

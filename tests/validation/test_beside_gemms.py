@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,9 +46,8 @@ def measured(stores_at: str, n_sms: int, shape: tuple[int, int, int], column: st
     return sum(float(row[column]) for row in rows) / 2
 
 
-def measured_slowdown(*of: Any, column: str = "moved_ns") -> float:
-    *sms, shape = of
-    return measured(*sms, shape, column) / measured(*sms, ALONE, column)
+def measured_slowdown(stores_at: str, n_sms: int, shape: tuple[int, int, int], column: str = "moved_ns") -> float:
+    return measured(stores_at, n_sms, shape, column) / measured(stores_at, n_sms, ALONE, column)
 
 
 def pair(folder: Path, shape: tuple[int, int, int]) -> SideBySide:
@@ -89,23 +87,17 @@ def test_sums_are_slowed_down_by_gemms_as_measured(
 
 
 def test_slices_that_fill_the_link_are_slowed_down_by_gemms_as_measured(tmp_path: Path) -> None:
-    """Without GEMMs 24 SMs fill the link; the barrier and the fence behind each slice leave it idle."""
+    """Alone 24 SMs fill the link; behind each slice a barrier and a fence, as long as measured, leave it idle."""
     where, n_sms, shape = "peer", 24, SHAPES[1]
     of = pair(tmp_path, shape)
-    beside, alone = (
-        simulated_ns(
-            of,
-            where,
-            n_sms,
-            n,
-            n_slices=N_TURNS // SLICE,
-            pause=int(1e3 * measured(where, n_sms, pause_of, "fence_ns")),
-        )
-        for n, pause_of in ((ENOUGH_GEMMS, shape), (0, ALONE))
-    )
-    expected = measured_slowdown(where, n_sms, shape, column="slice_ns")
-    assert beside / alone == pytest.approx(expected, rel=TOLERANCE)
-    assert slowdown(of, where, n_sms) < (1 - TOLERANCE) * expected  # without barriers the link is never idle
+
+    def simulated(n_gemms: int, of_fence: tuple[int, int, int]) -> float:
+        pause = int(1e3 * measured(where, n_sms, of_fence, "fence_ns"))
+        return simulated_ns(of, where, n_sms, n_gemms, n_slices=N_TURNS // SLICE, pause=pause)
+
+    expected = measured_slowdown(where, n_sms, shape, "slice_ns")
+    assert simulated(ENOUGH_GEMMS, shape) / simulated(0, ALONE) == pytest.approx(expected, rel=TOLERANCE)
+    assert slowdown(of, where, n_sms) < (1 - TOLERANCE) * expected  # canary: without barriers it is never idle
 
 
 def test_canary_a_gemm_that_stores_a_third_as_much_is_told_from_another(tmp_path: Path) -> None:
