@@ -26,24 +26,32 @@ class ModelSpec(Spec):
     feed-forward part of 4 x ``hidden``. Raises ``ValueError`` if the heads do not make up a width.
     """
 
-    name: str = Field(description="of the model in the results; of a preset, its file")
-    hidden: Elements = Field(description="of a token between the sublayers")
-    layers: Count = Field(description="layers, all alike")
-    tokens: Annotated[Count, Unit("tokens")] = Field(description="of all sequences together: rows of every GEMM")
-    tensor_parallel: tuple[Count, ...] = Field(description="the degrees studied")
-    sequence: Annotated[Count, Unit("tokens")] | None = Field(
-        None, description="of one sequence; only attention depends on it"
+    name: str = Field(description="Name of the model in the results; for a preset, the name of its file.")
+    hidden: Elements = Field(description="Hidden size: elements of a token between sublayers.")
+    layers: Count = Field(description="Number of identical layers.")
+    tokens: Annotated[Count, Unit("tokens")] = Field(
+        description="Tokens over all sequences: the rows (M) of every GEMM."
     )
-    heads: Count | None = Field(None, description="query heads; none: attention is as wide as `hidden`")
-    kv_heads: Count | None = Field(None, description="key heads, and as many value heads; none: as many as query heads")
-    head_dim: Elements | None = Field(None, description="of a head; none: `hidden` / `heads`")
-    intermediate: Elements | None = Field(None, description="width of the feed-forward part; none: 4 x `hidden`")
-    gated: bool = Field(False, description="two up projections, gate and up, instead of one")
+    tensor_parallel: tuple[Count, ...] = Field(description="Tensor-parallel degrees to study.")
+    sequence: Annotated[Count, Unit("tokens")] | None = Field(
+        None, description="Length of one sequence; only attention depends on it."
+    )
+    heads: Count | None = Field(None, description="Number of query heads. If omitted, attention is `hidden` wide.")
+    kv_heads: Count | None = Field(
+        None, description="Number of key heads, which is also that of value heads. If omitted, as many as query heads."
+    )
+    head_dim: Elements | None = Field(None, description="Size of a head. If omitted, `hidden` / `heads`.")
+    intermediate: Elements | None = Field(
+        None, description="Intermediate size of the feed-forward part. If omitted, 4 x `hidden`."
+    )
+    gated: bool = Field(False, description="Gated feed-forward part: two up projections (gate and up) instead of one.")
     whole_heads: bool = Field(
-        False, description="whether a GPU must hold whole heads; the T3 study slices `hidden` wherever it falls"
+        False,
+        description="Restriction to whole heads on each GPU; without it, `hidden` is split anywhere, as in the T3 "
+        "study.",
     )
     dropout: bool = Field(
-        True, description="whether training drops attention probabilities and the outputs of both halves"
+        True, description="Dropout on attention probabilities and on both outputs of a layer, in training."
     )
 
     @model_validator(mode="after")
@@ -82,67 +90,81 @@ class ModelSpec(Spec):
 class GemmShape(Spec):
     """C[m, n] = A[m, k] x B[k, n] in FP16 on one GPU; k is local to the GPU, n if the rows of A are gathered."""
 
-    m: Elements = Field(description="rows of the output")
-    n: Elements = Field(description="columns of the output; of `ag-gemm` those of one GPU")
-    k: Elements = Field(description="what is summed over, on one GPU")
+    m: Elements = Field(description="Rows of the output (M).")
+    n: Elements = Field(description="Columns of the output (N); for `ag-gemm`, those of one GPU.")
+    k: Elements = Field(description="Reduction dimension (K) of one GPU: K / tp if K is split.")
 
 
 class TilingSpec(Spec):
     """How a GEMM kernel cuts its work; sizes in elements."""
 
-    workgroup_tile: tuple[Elements, Elements] = Field(description="rows and columns of the output that a workgroup has")
-    wavefront_tile: tuple[Elements, Elements] = Field(description="rows and columns of it that a wavefront has")
-    k_slice: Elements = Field(description="of k, staged at a time")
-    prefetch_depth: Count = Field(description="slices loaded ahead of the one being multiplied")
+    workgroup_tile: tuple[Elements, Elements] = Field(description="Output tile of a workgroup: rows and columns.")
+    wavefront_tile: tuple[Elements, Elements] = Field(description="Output tile of a wavefront: rows and columns.")
+    k_slice: Elements = Field(description="Depth in k of the operand slice that is staged at a time.")
+    prefetch_depth: Count = Field(description="Number of operand slices loaded ahead of the one being multiplied.")
     persistent: bool = Field(
-        False, description="workgroups take tile after tile, and keep their compute units until none is left"
+        False,
+        description="Persistent kernel: a workgroup keeps its compute unit and processes tiles until none is left.",
     )
     own_tiles: Count | Literal["all"] = Field(
-        1, description="of a persistent kernel: first tiles of each workgroup, which no other takes; `all`: all it has"
+        1,
+        description="Tiles assigned statically to each workgroup of a persistent kernel before dynamic assignment "
+        "starts; `all` assigns every tile statically.",
     )
     prologue: Latency = Field(
-        0, description="of a workgroup besides `workgroup_launch`, before its first load: barriers, descriptors"
+        0,
+        description="Set-up time of a workgroup before its first load (barriers, descriptors), on top of "
+        "`workgroup_launch`.",
     )
     epilogue: ShortCycles = Field(
-        0, description="of each tile besides that of its compute unit, before its first store: an exchange in the LDS"
+        0,
+        description="Extra epilogue of each tile before its first store (an exchange through the LDS), on top of that "
+        "of the compute unit.",
     )
     whole_slices: bool = Field(
-        False, description="a last slice of k that is not full takes the matrix pipe as long as one that is"
+        False, description="Padding of k: a partial last slice occupies the matrix pipe as long as a full one."
     )
     loads_ahead: bool = Field(
-        False, description="of a persistent kernel: operands of the next tile are loaded before this one is stored"
+        False,
+        description="Prefetch across tiles of a persistent kernel: operands of the next tile are loaded before this "
+        "tile is stored.",
     )
     cluster: Literal[1, 2] = Field(
         1,
-        description="workgroups that follow each other in the order and load what both need once, a half each: a"
-        " cluster's, or those on two neighbouring compute units whose loads of a line are merged",
+        description="Workgroups that share operand loads: consecutive workgroups of a cluster, or workgroups on two "
+        "neighbouring compute units with merged loads. Each loads half of the shared operand.",
     )
     column_major: bool = Field(
-        False, description="arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same"
+        False,
+        description="Column-major storage of the arrays, as in BLAS; tiles are numbered along rows in both cases.",
     )
     split_k: Count = Field(
         1,
-        description="panels that k is cut into: each has workgroups of its own for every tile, which store partial"
-        " sums in FP32, and a second kernel adds these up; 1: k is not split",
+        description="Number of panels that k is split into. Each panel has its own workgroups, which store partial "
+        "sums in FP32; a second kernel reduces them. 1 means no split.",
     )
     sum_launch: Latency | None = Field(
         None,
-        description="of the kernel that adds up partial sums, from the end of the GEMM on; none: `gpu.kernel_launch`",
+        description="Launch latency of the kernel that reduces partial sums. If omitted, `gpu.kernel_launch` applies.",
     )
     lds: Bytes | None = Field(
-        None, description="LDS of a workgroup, or all that there is; none: what its slices of operands take"
+        None, description="LDS allocation of a workgroup, or the whole LDS. If omitted, the size of its operand slices."
     )
     group_rows: Count = Field(
-        1, description="rows of tiles that are taken together, column by column (Triton: GROUP_SIZE_M); 1: row by row"
+        1,
+        description="Tile rows of a group that is traversed column by column (Triton: GROUP_SIZE_M); 1 traverses row "
+        "by row.",
     )
 
 
 class PartialSumsSpec(Spec):
     """What it takes a compute unit to add up the partial sums of a GEMM whose k is split, as the library sees it."""
 
-    launch: Annotated[Count, Unit("multiply-adds")] = Field(description="as long as the kernel takes that adds nothing")
+    launch: Annotated[Count, Unit("multiply-adds")] = Field(
+        description="Fixed cost of the reduction kernel in the library's cost model."
+    )
     element: Annotated[Count, Unit("multiply-adds")] = Field(
-        description="as long as one of all compute units takes for each partial sum that it adds"
+        description="Cost of reducing one partial sum on one compute unit in the library's cost model."
     )
 
 
@@ -150,13 +172,13 @@ class KernelLibrarySpec(Spec):
     """The GEMM kernels of a library, by name, and by what it chooses among them for a shape."""
 
     operand_cost: Annotated[Count, Unit("multiply-adds")] = Field(
-        description="of a compute unit, as long as it takes to load an operand element"
+        description="Cost of loading one operand element on a compute unit, in the library's cost model."
     )
     partial_sums: PartialSumsSpec | None = Field(
-        None, description="what adding them up takes; none: the library does not split k"
+        None, description="Cost model of the reduction of partial sums. If omitted, the library does not split k."
     )
     kernels: Annotated[dict[str, TilingSpec], Field(min_length=1)] = Field(
-        description="each kernel by its name, with the keys of one kernel; `every` has those that all share"
+        description="Kernels by name, each with the keys of one kernel; `every` holds common keys."
     )
 
     def __hash__(self) -> int:
@@ -169,18 +191,24 @@ Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for
 class CollectiveSpec(Spec):
     """A collective on its own: full array size over all chunks, number of GPUs."""
 
-    op: Literal["reduce-scatter", "all-gather", "all-reduce"] = Field(description="which collective")
-    size: Bytes = Field(description="of the whole array, all chunks")
-    gpus: Annotated[int, Field(ge=2, strict=True)] = Field(description="GPUs of the ring")
+    op: Literal["reduce-scatter", "all-gather", "all-reduce"] = Field(description="Collective operation.")
+    size: Bytes = Field(description="Size of the full array, over all chunks.")
+    gpus: Annotated[int, Field(ge=2, strict=True)] = Field(description="Number of GPUs of the ring.")
 
 
 class OperatorsSpec(Spec):
     """How fast kernels other than GEMMs are, as shares of a peak of the machine."""
 
-    elementwise: Share = Field(description="of the DRAM bandwidth: activation, dropout, residual, optimizer")
-    norm: Share = Field(description="of the DRAM bandwidth: layer norm, both passes")
-    softmax: Share = Field(description="of the DRAM bandwidth: scale, mask and softmax of scores, both passes")
-    fused_attention: Share = Field(description="of the matrix rate: attention that writes no scores, both passes")
+    elementwise: Share = Field(
+        description="Share of the DRAM bandwidth that activation, dropout, residual and optimizer kernels reach."
+    )
+    norm: Share = Field(description="Share of the DRAM bandwidth that layer norm reaches, forward and backward.")
+    softmax: Share = Field(
+        description="Share of the DRAM bandwidth that scale, mask and softmax of scores reach, forward and backward."
+    )
+    fused_attention: Share = Field(
+        description="Share of the peak matrix rate that fused attention reaches, forward and backward."
+    )
 
 
 class LayerSpec(Spec):

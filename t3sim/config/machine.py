@@ -83,8 +83,10 @@ class L1Spec(Spec):
     is set to another one only while no GEMM runs: beside GEMMs, a move kernel has what they leave.
     """
 
-    with_lds: Bytes = Field(description="L1 and LDS together")
-    lds_sizes: tuple[Bytes, ...] = Field(min_length=1, description="of which the LDS has one")
+    with_lds: Bytes = Field(description="Combined capacity of L1 and LDS.")
+    lds_sizes: tuple[Bytes, ...] = Field(
+        min_length=1, description="Allowed LDS carve-outs of the combined capacity; the L1 has the rest."
+    )
 
     def left_by(self, lds: int) -> int:
         """Return the bytes of the L1 beside workgroups that need so much LDS."""
@@ -94,58 +96,73 @@ class L1Spec(Spec):
 class ComputeUnitSpec(Spec):
     """One compute unit; cycles are of the GPU's compute clock."""
 
-    max_threads: Count = Field(description="threads of all its workgroups together")
-    lds: Bytes = Field(description="local data share and L1 together: what slices of operands are staged in")
-    registers: Bytes = Field(description="vector register file, which holds the accumulators")
-    matrix_flops_per_cycle: Annotated[Count, AtMost(1 << 30), Unit("FLOP/cycle")] = Field(
-        description="peak of its matrix units"
+    max_threads: Count = Field(description="Maximum resident threads, over all workgroups of a compute unit.")
+    lds: Bytes = Field(
+        description="Capacity of the local data share (shared memory), in which GEMMs stage operand slices."
     )
-    matrix_efficiency: Share = Field(description="of the matrix rate, what the main loop of a GEMM reaches")
-    l2_bytes_per_cycle: BytesPerCycle = Field(description="width of the path from the L2, for loads")
+    registers: Bytes = Field(description="Capacity of the vector register file, which holds the accumulators.")
+    matrix_flops_per_cycle: Annotated[Count, AtMost(1 << 30), Unit("FLOP/cycle")] = Field(
+        description="Peak rate of the matrix units of a compute unit."
+    )
+    matrix_efficiency: Share = Field(description="Share of the peak matrix rate that the main loop of a GEMM reaches.")
+    l2_bytes_per_cycle: BytesPerCycle = Field(description="Load bandwidth between a compute unit and the L2.")
     l2_store_bytes_per_cycle: Annotated[Count, Unit("B/cycle")] = Field(
-        description="width of the path to the L2, for stores"
+        description="Store bandwidth between a compute unit and the L2."
     )
     store_header: Annotated[BytesOrZero, AtMost(1 << 16)] = Field(
-        0, description="what a line stored to another GPU takes of that path besides its data"
+        0, description="Header bytes that each remotely stored line adds to the store path."
     )
-    max_outstanding_lines: LinesInFlight = Field(description="loads of lines in flight, and as many stores")
+    max_outstanding_lines: LinesInFlight = Field(
+        description="Maximum outstanding line loads of a compute unit, and the same number of stores."
+    )
     n_simds: Annotated[Count, AtMost(limits.MOST_SIMDS)] = Field(
-        1, description="SIMD units, each of which loads for its wavefronts at its part of `l2_bytes_per_cycle`"
+        1,
+        description="SIMD units of a compute unit; each loads for its own wavefronts with an equal share of "
+        "`l2_bytes_per_cycle`.",
     )
     wide_load_latency: ShortCycles = Field(
-        0, description="that a load of 16 B a thread, as of wavefronts of collectives, takes longer than others"
+        0, description="Extra latency of 128-bit loads, which the wavefronts of collectives use."
     )
-    workgroup_launch: Latency = Field(description="from a freed slot to the first instruction of its next workgroup")
-    epilogue: ShortCycles = Field(0, description="of a tile, from its last multiplication to its first store")
+    workgroup_launch: Latency = Field(
+        description="Dispatch latency: from a freed slot to the first instruction of its next workgroup."
+    )
+    epilogue: ShortCycles = Field(0, description="Time of a tile from its last multiplication to its first store.")
     count_latency: Latency = Field(
-        0, description="of a tile that its kernel counts, behind its stores: a fence, and the counter's answer"
+        0,
+        description="Time to increment a completion counter after the stores of a tile: a fence and the round trip of "
+        "the atomic.",
     )
     store_queue: Annotated[Bytes, AtMost(1 << 20)] | None = Field(
-        None, description="its stores to other GPUs that wait for room in the egress buffer, with loads of GEMMs behind"
-        " them; none: they wait nowhere",
-    )  # fmt: skip
-    l1: L1Spec | None = Field(None, description="its L1; none: loads in flight take no room in one")
+        None,
+        description="Capacity of the queue for remote stores that wait for space in the egress buffer; later GEMM loads"
+        " are blocked behind them. If omitted, there is no such queue.",
+    )
+    l1: L1Spec | None = Field(
+        None, description="The L1 of a compute unit. If omitted, L1 capacity does not limit outstanding loads."
+    )
 
 
 class L2Spec(Spec):
     """The L2 cache; cycles are of the GPU's compute clock."""
 
-    capacity: Annotated[Bytes, AtMost(1 << 31)] = Field(description="of all banks together")
-    n_banks: Annotated[Count, AtMost(4096)] = Field(description="banks, each with a queue of its own")
-    associativity: Annotated[Count, AtMost(1 << 10)] = Field(description="ways of a set")
-    line: Bytes = Field(description="a cache line")
-    bank_bytes_per_cycle: BytesPerCycle = Field(description="what one bank reads or writes")
-    hit_latency: Cycles = Field(description="from the compute unit and back, unloaded")
-    miss_latency: ShortCycles = Field(description="added on a miss, besides the DRAM itself")
-    mshrs_per_bank: Annotated[Count, AtMost(1 << 14)] = Field(description="misses in flight from one bank")
-    bank_queue_entries: Count = Field(description="accesses to lines that may wait in front of a bank")
-    at_kernel_end: Literal["write-back", "keep"] = Field(description="what becomes of dirty lines when a kernel ends")
-    n_partitions: Count = Field(description="each keeps copies of the lines of the others that its compute units load")
-    crossing_latency: Cycles = Field(description="from one partition to another, each way")
+    capacity: Annotated[Bytes, AtMost(1 << 31)] = Field(description="Capacity of the L2, over all banks.")
+    n_banks: Annotated[Count, AtMost(4096)] = Field(description="Number of L2 banks, each with its own queue.")
+    associativity: Annotated[Count, AtMost(1 << 10)] = Field(description="Number of ways in a set.")
+    line: Bytes = Field(description="Size of a cache line.")
+    bank_bytes_per_cycle: BytesPerCycle = Field(description="Bandwidth of one bank, for reads and for writes.")
+    hit_latency: Cycles = Field(description="Unloaded round trip of an L2 hit, seen by a compute unit.")
+    miss_latency: ShortCycles = Field(description="Extra latency of an L2 miss, without the DRAM access.")
+    mshrs_per_bank: Annotated[Count, AtMost(1 << 14)] = Field(description="Maximum outstanding misses of a bank.")
+    bank_queue_entries: Count = Field(description="Capacity of the request queue of a bank, in line accesses.")
+    at_kernel_end: Literal["write-back", "keep"] = Field(description="Treatment of dirty lines at the end of a kernel.")
+    n_partitions: Count = Field(
+        description="Number of L2 partitions; each caches its own copies of remote lines that its compute units load."
+    )
+    crossing_latency: Cycles = Field(description="One-way latency between two partitions.")
     retention: Bytes | None = Field(
         None,
-        description="bytes brought into it after which what was stored past its tags is gone; until then kernels that"
-        " move data load that from it; none: they load it from the memory",
+        description="Lifetime, in bytes of L2 fill traffic, of data written by L2-bypassing stores. Until it expires, "
+        "data-movement kernels hit in the L2. If omitted, they read DRAM.",
     )
 
 
@@ -153,36 +170,42 @@ class TrackerSpec(Spec):
     """T3's tracker (T3 section 4.2.1)."""
 
     n_sets: Annotated[Count, AtMost(1 << 16)] = Field(
-        description="indexed by the low bits of the number of the workgroup"
+        description="Number of tracker sets, indexed by the low bits of the workgroup number."
     )
     entries_per_set: Annotated[Count, AtMost(1 << 10)] = Field(
-        description="wavefront tiles that a set tracks at a time"
+        description="Wavefront tiles that a set can track at a time."
     )
 
 
 class DmaSpec(Spec):
     """T3's DMA engine (T3 section 4.2.2); cycles of the compute clock."""
 
-    wavefront_tiles_per_block: Annotated[Count, AtMost(1 << 20)] = Field(description="that one DMA command moves")
-    read_ahead: ReadAhead = Field(description="what is read and not yet on the link, at most")
-    bytes_per_cycle: BytesPerCycle = Field(description="rate at which the engine issues reads")
-    command_cost: Latency = Field(0, description="from when it is the turn of a command to its first read")
+    wavefront_tiles_per_block: Annotated[Count, AtMost(1 << 20)] = Field(
+        description="Wavefront tiles that one DMA command moves."
+    )
+    read_ahead: ReadAhead = Field(
+        description="Maximum read-ahead: data read from memory but not yet sent over the link."
+    )
+    bytes_per_cycle: BytesPerCycle = Field(description="Rate at which the engine issues reads.")
+    command_cost: Latency = Field(0, description="Issue latency of a DMA command, up to its first read.")
 
 
 class CopyEngineSpec(Spec):
     """Copy engines: they read memory and store it here or at another GPU, command after command."""
 
-    number: Annotated[Count, AtMost(64)] = Field(description="engines of a GPU")
-    startup: Latency = Field(description="of a command, from when it may start to its first read")
-    bandwidth: EngineRate = Field(description="at which an engine issues reads")
-    max_outstanding_lines: LinesInFlight = Field(description="lines of an engine that are read and not stored yet")
+    number: Annotated[Count, AtMost(64)] = Field(description="Number of copy engines of a GPU.")
+    startup: Latency = Field(description="Start-up latency of a copy command, up to its first read.")
+    bandwidth: EngineRate = Field(description="Rate at which a copy engine issues reads.")
+    max_outstanding_lines: LinesInFlight = Field(
+        description="Maximum lines of an engine that are read but not stored yet."
+    )
     packet_payload: Bytes | None = Field(
-        None, description="of what it stores at other GPUs; none: as of what compute units store"
+        None, description="Maximum payload of the link packets of an engine. If omitted, `link.packet_payload` applies."
     )
     handover: Latency = Field(
         0,
-        description="of a stream from a kernel to a command, or back, besides the launch; and to a command from one"
-        " before it if signals are waited for or posted between them",
+        description="Extra latency of a stream that changes between kernels and copy commands, on top of the launch; "
+        "also between two copy commands if a signal is waited for or posted between them.",
     )
 
     def between_commands(self, steps: NDArray[Any]) -> int:
@@ -197,9 +220,9 @@ class ExpectedTimeSpec(Spec):
     ``start`` + steps of the ring x (``step`` + chunk / ``bandwidth``).
     """
 
-    start: Picoseconds = Field(description="of the collective, once")
-    step: Picoseconds = Field(description="of each step of the ring")
-    bandwidth: BytesPerSecond = Field(description="of each step, besides")
+    start: Picoseconds = Field(description="Fixed cost of the collective in the library's cost model.")
+    step: Picoseconds = Field(description="Fixed cost of each ring step in the library's cost model.")
+    bandwidth: BytesPerSecond = Field(description="Bandwidth of each ring step in the library's cost model.")
 
 
 class FlaggedProtocolSpec(Spec):
@@ -208,13 +231,15 @@ class FlaggedProtocolSpec(Spec):
     Flags go over the link and into the receive buffers, not into operands and results.
     """
 
-    launch: Picoseconds = Field(description="as `launch` of the plain protocol")
-    slice_overhead: Picoseconds = Field(description="as `slice_overhead` of the plain protocol")
-    chunk: Bytes = Field(description="as `channel_chunk`, of data")
-    slices: Count = Field(description="as `slices` of the plain protocol")
-    least_slice: Bytes = Field(description="as `least_slice` of the plain protocol")
-    data_per_line: Bytes = Field(description="of a line in a receive buffer; the rest are flags")
-    expected: ExpectedTimeSpec = Field(description="what the library expects of this protocol")
+    launch: Picoseconds = Field(description="Launch time of a workgroup, like `launch` of the plain protocol.")
+    slice_overhead: Picoseconds = Field(
+        description="Overhead between two steps, like `slice_overhead` of the plain protocol."
+    )
+    chunk: Bytes = Field(description="Data bytes of a piece, like `channel_chunk` of the plain protocol.")
+    slices: Count = Field(description="Slices of a piece, like `slices` of the plain protocol.")
+    least_slice: Bytes = Field(description="Smallest slice, like `least_slice` of the plain protocol.")
+    data_per_line: Bytes = Field(description="Data bytes of a line in a receive buffer; the other bytes are flags.")
+    expected: ExpectedTimeSpec = Field(description="The library's cost model of this protocol.")
 
 
 Protocol = Literal["simple", "low_latency", "low_latency_128"]
@@ -235,30 +260,45 @@ class CollectiveKernelSpec(Spec):
     """
 
     max_outstanding_lines: LinesInFlight = Field(
-        description="loads in flight of a compute unit: registers and unrolling of the copy loop"
+        description="Maximum outstanding loads of a compute unit; registers and loop unrolling of the copy loop limit "
+        "them."
     )
     wavefront_lines: LinesInFlight | None = Field(
         None,
-        description="lines that a wavefront (warp) loads, waits for and stores together; none: each line by itself",
+        description="Lines that a wavefront (warp) loads, waits for and stores as a unit. If omitted, each line "
+        "proceeds independently.",
     )
     sum_rounds: Annotated[Count, AtMost(64)] = Field(
-        1, description="times that a wavefront waits for operands where it adds up; more: fewer loads are in flight"
+        1,
+        description="Number of load batches of a reduction step; with more batches, fewer loads are outstanding at a "
+        "time.",
     )
-    lds: Annotated[Bytes, AtMost(1 << 24)] | None = Field(None, description="LDS of a workgroup; none: it takes none")
+    lds: Annotated[Bytes, AtMost(1 << 24)] | None = Field(
+        None, description="LDS allocation of a workgroup. If omitted, it allocates none."
+    )
     kind: Literal["chunk", "channels"] = Field(
-        description="whether all compute units share each step of the ring, or channels have rings of their own"
+        description="Organisation of the ring: `chunk`, all compute units share each step; `channels`, each channel "
+        "runs a ring of its own."
     )
-    launch: Picoseconds = Field(description="of a workgroup on its compute unit, before its first step")
-    slice_overhead: Picoseconds = Field(description="of a compute unit, from its last store of a step to the next step")
-    channels: Count = Field(description="compute units that each run a ring")
+    launch: Picoseconds = Field(description="Launch time of a workgroup on its compute unit, up to its first step.")
+    slice_overhead: Picoseconds = Field(
+        description="Time of a compute unit between its last store of a step and its next step."
+    )
+    channels: Count = Field(description="Number of channels: compute units that each run a ring.")
     channel_chunk: Bytes = Field(
-        description="of the part of a chunk that a channel has: taken through all steps before the next"
+        description="Bytes per channel processed through all ring steps before the next piece starts."
     )
-    slices: Count = Field(description="of such a part, each passed on as soon as it is complete")
-    least_slice: Bytes = Field(description="a shorter part of a chunk is not cut any further")
-    expected: ExpectedTimeSpec | None = Field(None, description="needed to choose among protocols")
-    low_latency: FlaggedProtocolSpec | None = Field(None, description="a protocol with flags in the data: LL of NCCL")
-    low_latency_128: FlaggedProtocolSpec | None = Field(None, description="another one: LL128 of NCCL")
+    slices: Count = Field(description="Slices of a piece; each is forwarded as soon as it is complete.")
+    least_slice: Bytes = Field(description="Smallest slice; a smaller piece is not divided further.")
+    expected: ExpectedTimeSpec | None = Field(
+        None, description="The library's cost model of this protocol, needed to choose among protocols."
+    )
+    low_latency: FlaggedProtocolSpec | None = Field(
+        None, description="Protocol with flags inside the data, like NCCL's LL. If omitted, it is not available."
+    )
+    low_latency_128: FlaggedProtocolSpec | None = Field(
+        None, description="Protocol with flags inside the data, like NCCL's LL128. If omitted, it is not available."
+    )
 
     @property
     def n_wavefronts(self) -> int:
@@ -281,19 +321,23 @@ class HostSpec(Spec):
     """The software that drives a GPU: what it costs to issue operations, and kernels of its own."""
 
     eager_call: Latency = Field(
-        description="from the call of an operator to its first operation, unless all are a captured graph"
+        description="Host time from the call of an operator to its first operation; a captured graph has no such time."
     )
-    eager_issue: Latency = Field(description="of each operation")
+    eager_issue: Latency = Field(description="Host time to issue one operation.")
     launch: Latency | None = Field(
-        None, description="from an operation to the next one of its stream; none: `kernel_launch`"
+        None, description="Time between two dependent operations of a stream. If omitted, `kernel_launch` applies."
     )
-    gemm_setup: Latency = Field(0, description="in front of a GEMM of its library")
+    gemm_setup: Latency = Field(0, description="Set-up time before each GEMM of the library.")
     barrier: Latency = Field(
-        0, description="of its barrier over the GPUs, besides a launch and the latency of the link"
+        0, description="Time of a barrier across the GPUs, on top of a kernel launch and the link latency."
     )
-    copy_bandwidth: EngineRate | None = Field(None, description="of an engine between its buffers; none: of the engine")
+    copy_bandwidth: EngineRate | None = Field(
+        None,
+        description="Bandwidth of a copy engine between two buffers of one GPU. If omitted, `copy_engines.bandwidth` "
+        "applies.",
+    )
     sum_bandwidth: EngineRate | None = Field(
-        None, description="of sums that its kernel makes; none: what units and memory let through"
+        None, description="Bandwidth of the library's reduction kernel. If omitted, compute units and memory limit it."
     )
 
 
@@ -308,34 +352,48 @@ class GpuSpec(Spec):
     compute units are one group.
     """
 
-    n_compute_units: Annotated[Count, AtMost(LARGEST_NUMBER + 1)] = Field(description="compute units of a GPU")
-    compute_clock: Hertz = Field(description="of compute units and L2")
-    matrix_clock: MatrixClock = Field(
-        description="the same while all compute units multiply all the time, GEMM after GEMM: the power limit"
+    n_compute_units: Annotated[Count, AtMost(LARGEST_NUMBER + 1)] = Field(
+        description="Number of compute units (SMs) of a GPU."
     )
-    burst_matrix_clock: MatrixClock = Field("compute_clock", description="the same before the power limit acts")
+    compute_clock: Hertz = Field(description="Clock of compute units and L2 without matrix work.")
+    matrix_clock: MatrixClock = Field(
+        description="Sustained clock of compute units and L2 under back-to-back GEMMs (power-limited)."
+    )
+    burst_matrix_clock: MatrixClock = Field(
+        "compute_clock", description="Clock of compute units and L2 during GEMMs before the power limit acts."
+    )
     onset_matrix_clock: MatrixClock = Field(
-        "compute_clock", description="the same in a first GEMM after a pause, however much of the time they multiply"
+        "compute_clock",
+        description="Clock of compute units and L2 in the first GEMM after an idle interval, independent of its "
+        "matrix utilisation.",
     )
     matrix_clock_by: Literal["share", "units"] = Field(
-        "share", description="what the clock falls in proportion to: the matrix peak that is used, or units that are"
+        "share",
+        description="Utilisation that scales the clock reduction: the share of the matrix peak, or the share of busy "
+        "compute units.",
     )
-    power_limit_delay: Latency = Field(0, description="of GEMM after GEMM, until the power limit acts")
+    power_limit_delay: Latency = Field(0, description="Duration of back-to-back GEMMs before the power limit acts.")
     issue_slot: Annotated[CyclesAboveZero, AtMost(1 << 10)] = Field(
-        description="granularity of the events of compute units and L2"
+        description="Time granularity of the events of compute units and L2."
     )
-    kernel_launch: Latency = Field(description="of a kernel, from when it may start to its start")
-    compute_unit: ComputeUnitSpec = Field(description="each of the compute units")
-    l2: L2Spec = Field(description="the L2 cache")
-    tracker: TrackerSpec = Field(description="the tracker of T3")
-    dma: DmaSpec = Field(description="the DMA engine of T3")
-    collective_kernel: CollectiveKernelSpec = Field(description="the kernel of collectives that compute units run")
-    copy_engines: CopyEngineSpec | None = Field(None, description="copy engines; none: there are none")
+    kernel_launch: Latency = Field(description="Launch latency of a kernel whose dependencies are met.")
+    compute_unit: ComputeUnitSpec = Field(description="Properties of a compute unit.")
+    l2: L2Spec = Field(description="Properties of the L2 cache.")
+    tracker: TrackerSpec = Field(description="Properties of T3's tracker.")
+    dma: DmaSpec = Field(description="Properties of T3's DMA engine.")
+    collective_kernel: CollectiveKernelSpec = Field(
+        description="Properties of the collective kernel that compute units run."
+    )
+    copy_engines: CopyEngineSpec | None = Field(
+        None, description="Properties of the copy engines. If omitted, the GPU has none."
+    )
     host: HostSpec | None = Field(
-        None, description="the software that drives the GPU; none: it costs nothing but `kernel_launch`"
+        None, description="Costs of the software that drives the GPU. If omitted, only `kernel_launch` applies."
     )
     compute_unit_groups: tuple[NumberList, ...] = Field(
-        (), description="the compute units of each group; none: all are one group"
+        (),
+        description="Compute units of each group (GPC, shader engine), as number ranges. If omitted, all are one "
+        "group.",
     )
 
     @property
@@ -387,32 +445,38 @@ class DramTimingSpec(Spec):
     ``nRFCpb`` the banks of a channel are refreshed one after the other while the others work (JESD238, REFpb).
     """
 
-    nBL: CommandCycles = Field(description="data of a column command on the bus")
-    nCL: CommandCycles = Field(description="RD to its first data")
-    nCWL: CommandCycles = Field(description="WR to its first data")
-    nRCDRD: CommandCycles = Field(description="ACT to RD in its bank")
-    nRCDWR: CommandCycles = Field(description="ACT to WR in its bank")
-    nRP: CommandCycles = Field(description="PRE to ACT in its bank")
-    nRAS: CommandCycles = Field(description="ACT to PRE in its bank")
-    nRC: CommandCycles = Field(description="ACT to ACT in its bank")
-    nRTP: CommandCycles = Field(description="RD to PRE in its bank")
-    nWR: CommandCycles = Field(description="last data of a WR to PRE in its bank")
-    nCCDS: CommandCycles = Field(description="column command to column command of another bank group")
-    nCCDL: CommandCycles = Field(description="column command to column command of its bank group")
-    nCCDWS: CommandCycles = Field(description="near-memory update to column command of another bank group")
-    nCCDWL: CommandCycles = Field(description="near-memory update to column command of its bank group")
-    nRRDS: CommandCycles = Field(description="ACT to ACT of another bank group")
-    nRRDL: CommandCycles = Field(description="ACT to ACT of its bank group")
-    nFAW: CommandCycles = Field(description="window in which a channel has four ACT at most")
-    nRTW: CommandCycles = Field(description="RD to WR on its channel")
-    nWTRS: CommandCycles = Field(description="last data of a WR to RD of another bank group")
-    nWTRL: CommandCycles = Field(description="last data of a WR to RD of its bank group")
-    nREFI: CommandCyclesOrZero = Field(description="in which every bank is refreshed once; 0: no refresh")
-    nRFC: CommandCyclesOrZero = Field(description="REF to the next command of its channel")
-    nRFCpb: CommandCyclesOrZero = Field(
-        0, description="REF of one bank to its next ACT; 0: all banks at once, by `nRFC`"
+    nBL: CommandCycles = Field(description="Data-bus occupancy of a column command.")
+    nCL: CommandCycles = Field(description="Delay from RD to its first data.")
+    nCWL: CommandCycles = Field(description="Delay from WR to its first data.")
+    nRCDRD: CommandCycles = Field(description="Delay from ACT to RD in the same bank.")
+    nRCDWR: CommandCycles = Field(description="Delay from ACT to WR in the same bank.")
+    nRP: CommandCycles = Field(description="Delay from PRE to ACT in the same bank.")
+    nRAS: CommandCycles = Field(description="Delay from ACT to PRE in the same bank.")
+    nRC: CommandCycles = Field(description="Delay from ACT to ACT in the same bank.")
+    nRTP: CommandCycles = Field(description="Delay from RD to PRE in the same bank.")
+    nWR: CommandCycles = Field(description="Delay from the last data of a WR to PRE in the same bank.")
+    nCCDS: CommandCycles = Field(description="Delay between column commands to different bank groups.")
+    nCCDL: CommandCycles = Field(description="Delay between column commands to the same bank group.")
+    nCCDWS: CommandCycles = Field(
+        description="Delay from a near-memory update to a column command of a different bank group."
     )
-    nRREFD: CommandCyclesOrZero = Field(0, description="REF of one bank to ACT or REF of another one")
+    nCCDWL: CommandCycles = Field(
+        description="Delay from a near-memory update to a column command of the same bank group."
+    )
+    nRRDS: CommandCycles = Field(description="Delay from ACT to ACT of a different bank group.")
+    nRRDL: CommandCycles = Field(description="Delay from ACT to ACT of the same bank group.")
+    nFAW: CommandCycles = Field(description="Window in which a channel may issue at most four ACT.")
+    nRTW: CommandCycles = Field(description="Delay from RD to WR on the same channel.")
+    nWTRS: CommandCycles = Field(description="Delay from the last data of a WR to RD of a different bank group.")
+    nWTRL: CommandCycles = Field(description="Delay from the last data of a WR to RD of the same bank group.")
+    nREFI: CommandCyclesOrZero = Field(
+        description="Interval in which every bank is refreshed once; 0 disables refresh."
+    )
+    nRFC: CommandCyclesOrZero = Field(description="Delay from an all-bank REF to the next command of the channel.")
+    nRFCpb: CommandCyclesOrZero = Field(
+        0, description="Delay from a per-bank REF to the next ACT of that bank; 0 selects all-bank refresh (`nRFC`)."
+    )
+    nRREFD: CommandCyclesOrZero = Field(0, description="Delay from a per-bank REF to ACT or REF of a different bank.")
 
 
 class DramQueueSpec(Spec):
@@ -425,27 +489,40 @@ class DramQueueSpec(Spec):
     With ``read_age`` it is over, too, when a read has waited so long, unless more writes than the high mark wait.
     """
 
-    kind: Literal["unified", "split"] = Field(description="one queue for reads and writes, or one for each")
-    entries: Annotated[int, Field(gt=0, le=256, strict=True)] = Field(description="of the queue; if split, for reads")
+    kind: Literal["unified", "split"] = Field(
+        description="Organisation of the queue: `unified`, one for reads and writes; `split`, one for each."
+    )
+    entries: Annotated[int, Field(gt=0, le=256, strict=True)] = Field(
+        description="Entries of the queue; of a split queue, those for reads."
+    )
     write_high_watermark: CountOrZero = Field(
-        description="of a split queue: they are drained when more writes than this wait"
+        description="Queued writes of a split queue above which a write drain starts."
     )
-    write_low_watermark: CountOrZero = Field(description="of a split queue: until fewer than this are left")
+    write_low_watermark: CountOrZero = Field(
+        description="Queued writes of a split queue below which a write drain ends."
+    )
     write_entries: Annotated[int, Field(gt=0, le=1024, strict=True)] | None = Field(
-        None, description="of a split queue, for writes; none: as many as for reads"
+        None, description="Entries for writes of a split queue. If omitted, as many as for reads."
     )
-    write_age: Latency = Field(0, description="of a split queue: writes are drained when one has waited so long")
+    write_age: Latency = Field(
+        0,
+        description="Age of the oldest write at which a drain of a split queue starts; 0 drains as soon as no read "
+        "waits.",
+    )
     write_turn: Annotated[Count, AtMost(1 << 20)] | None = Field(
         None,
-        description="of a split queue with `write_age`: writes of a drain at most while reads wait; none: no limit",
+        description="Maximum writes of a drain while reads wait, for a split queue with `write_age`. If omitted, "
+        "there is no limit.",
     )
     read_age: Latency = Field(
         0,
-        description="of a split queue with `write_age`: a drain ends when a read has waited so long; 0: no limit",
+        description="Age of the oldest read at which a drain ends, for a split queue with `write_age`; 0 sets no "
+        "limit.",
     )
     turn_to_writes: Latency = Field(
         0,
-        description="of a split queue with `write_age`: from the start of a drain to its first write, beside timings",
+        description="Extra turnaround time before the first write of a drain, on top of DRAM timing, for a split "
+        "queue with `write_age`.",
     )
 
     @property
@@ -462,17 +539,19 @@ class DramQueueSpec(Spec):
 class MemorySpec(Spec):
     """HBM of one GPU with its memory controllers."""
 
-    n_channels: Annotated[Count, AtMost(1 << 10)] = Field(description="channels, each with a controller")
-    clock: Hertz = Field(description="of the DRAM commands")
-    access: AccessBytes = Field(description="what one column command moves")
-    n_bank_groups: Annotated[Count, AtMost(1 << 6)] = Field(description="of a channel")
-    banks_per_group: Annotated[Count, AtMost(1 << 6)] = Field(description="banks of a bank group")
-    row: Bytes = Field(description="of one bank")
-    channel_interleave: Bytes = Field(description="consecutive bytes on one channel")
-    timing: DramTimingSpec = Field(description="timings of the DRAM commands")
-    queue: DramQueueSpec = Field(description="the queue of a channel")
+    n_channels: Annotated[Count, AtMost(1 << 10)] = Field(
+        description="Number of DRAM channels, each with its own controller."
+    )
+    clock: Hertz = Field(description="Clock of the DRAM commands.")
+    access: AccessBytes = Field(description="Data of one column command.")
+    n_bank_groups: Annotated[Count, AtMost(1 << 6)] = Field(description="Bank groups of a channel.")
+    banks_per_group: Annotated[Count, AtMost(1 << 6)] = Field(description="Banks of a bank group.")
+    row: Bytes = Field(description="Size of a row (page) of a bank.")
+    channel_interleave: Bytes = Field(description="Consecutive bytes mapped to one channel.")
+    timing: DramTimingSpec = Field(description="Timing parameters of the DRAM commands.")
+    queue: DramQueueSpec = Field(description="Request queue of a channel.")
     stream_queue_entries: Annotated[Count, AtMost(1 << 16)] = Field(
-        description="requests of each stream that wait in front of the arbiter"
+        description="Capacity of the queue of each stream before the arbiter of a controller."
     )
 
     @property
@@ -489,21 +568,27 @@ class LinkSpec(Spec):
     each with a header; ``bandwidth`` is the rate of data in full packets (without headers, in any).
     """
 
-    bandwidth: BytesPerSecond = Field(description="of data, in each direction")
+    bandwidth: BytesPerSecond = Field(
+        description="Payload bandwidth of the link in each direction, with full packets of `packet_payload` bytes; "
+        "headers come on top. Copy engines with larger packets exceed it."
+    )
     latency: Annotated[PicosecondsAboveZero, AtMost(10**12)] = Field(
-        description="from the store or DMA read to the memory controller there"
+        description="Latency from a store or DMA read on one GPU to the memory controller of the other."
     )
     egress_buffer: Annotated[Bytes, AtMost(1 << 24)] = Field(
-        description="stores that the sender holds before it pushes back"
+        description="Capacity of the sender's buffer for outgoing stores."
     )
     topology: Literal["ring", "switch"] = Field(
-        "ring", description="a link to one neighbour, or a port to a switch that leads to every GPU"
+        "ring",
+        description="Topology: `ring`, a link to one neighbour; `switch`, a port to a switch that connects all GPUs.",
     )
     ingress_buffer: Annotated[Bytes, AtMost(1 << 26)] | None = Field(
-        None, description="of a switch: what one GPU may have on the way to another"
+        None, description="Maximum data in flight from one GPU to another through a switch."
     )
-    packet_payload: Bytes | None = Field(None, description="data of a packet, at most; none: no packets")
-    packet_header: Bytes | None = Field(None, description="of each packet, besides its data")
+    packet_payload: Bytes | None = Field(
+        None, description="Maximum payload of a packet. If omitted, the link has no packets."
+    )
+    packet_header: Bytes | None = Field(None, description="Header bytes of each packet, on top of its payload.")
 
 
 class GpuOverride(Spec):
@@ -531,17 +616,17 @@ class StartSkew(Spec):
 class StartJitterSpec(Spec):
     """What is added to the start of each kernel on each GPU: uniform in 0 to ``limit``, the same for the same seed."""
 
-    limit: Picoseconds = Field(description="largest delay of the start of a kernel")
-    seed: CountOrZero = Field(description="of the random delays; the same seed gives the same ones")
+    limit: Picoseconds = Field(description="Maximum random delay of the start of a kernel.")
+    seed: CountOrZero = Field(description="Seed of the random delays.")
 
 
 class UniformMachineSpec(Spec):
     """A ring of identical GPUs."""
 
-    name: str = Field(description="of the machine in the results; of a preset, its own name")
-    gpu: GpuSpec = Field(description="the GPU: a preset or its values")
-    memory: MemorySpec = Field(description="the memory: a preset or its values")
-    link: LinkSpec = Field(description="the link: a preset or its values")
+    name: str = Field(description="Name of the machine in the results. If omitted, the name of the preset or file.")
+    gpu: GpuSpec = Field(description="The GPU: a preset, or its values.")
+    memory: MemorySpec = Field(description="The memory: a preset, or its values.")
+    link: LinkSpec = Field(description="The link: a preset, or its values.")
 
 
 class MachineSpec(UniformMachineSpec):

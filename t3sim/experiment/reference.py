@@ -25,10 +25,10 @@ from t3sim.registry import Parameter
 PAGE = """\
 # All keys
 
-Every key of experiments, machines, kernels, operators and models; `t3sim config reference` prints this page. What they
-are for is in the [guide](guide.md). Keys with dots are spelled as `-s` and `sweep:` take them. A key without a default
-has to be given, by the file or by a preset that it names, unless its meaning says what `none` is. A whole number
-without a unit counts what its key names.
+This page lists every key of experiments, machines, kernels, operators and models; `t3sim config reference` prints it.
+The [guide](guide.md) explains how to use them. Dotted keys are written as in `-s` and `sweep:`. A key without a default
+is required, in the file or in the preset that it names, unless its meaning says "If omitted". A whole number without a
+unit is a count.
 
 ## Experiment
 
@@ -36,20 +36,20 @@ without a unit counts what its key names.
 
 ## Strategies
 
-Parameters of `strategy:`, which the other strategies do not have.
+Parameters under `strategy:`; each belongs to the strategies named.
 
 {strategies}
 
 ## Arbitration
 
-Parameters of `arbitration:`, which the other policies do not have.
+Parameters under `arbitration:`; each belongs to the policies named.
 
 {policies}
 
 ## Machine
 
 A machine file has these keys without `machine.`; files of `configs/gpu`, `configs/memory` and `configs/link` have those
-of their part. `gpu[N]`, `memory[N]` and `link[N]` hold what differs in one GPU of the ring, with the same keys.
+of their part. `gpu[N]`, `memory[N]` and `link[N]` override values of one GPU of the ring, with the same keys.
 
 {machine}
 
@@ -94,10 +94,12 @@ def reference() -> str:
     models = {name: load_preset("model", name) for name in MODELS}
     strategies = [(name, overlap_strategies.get(name).parameters) for name in overlap_strategies]
     policies = [(name, arbitration_policies.get(name).parameters) for name in arbitration_policies]
-    late = "how much later it comes to its first kernel"
+    late = "Delay of the first kernel of a GPU."
     delay = Key(f"machine.{SKEW}.gpu[N]", late, units.usage_of(units.parse_time), "`0 ns`")
     jitter = keys_of(StartJitterSpec, f"machine.{JITTER}.")
-    what = "in a file of a machine: library of GEMM kernels that `t3sim advise`, `validate` and `calibrate` take for it"
+    what = (
+        "Library of GEMM kernels that `t3sim advise`, `validate` and `calibrate` use for this machine (machine files)."
+    )
     library = Key("machine.kernels", what, "name of a preset, or a file", f"`{DEFAULT_LIBRARY}`")
     return PAGE.format(
         experiment=table(keys_of(ExperimentFile)),

@@ -29,29 +29,38 @@ OF_A_POINT = (
 class WorkloadFile(Spec):
     """``workload:`` exactly one of a model's sublayer or layer, a GEMM, a tile trace or a collective."""
 
-    model: str | None = Field(None, description="a preset, a file of yours, or the `config.json` of a checkpoint")
-    sublayer: str | None = Field(None, description="of the model: `OP`, `FC-2`, `FC-1`, `IP`; of `ag-gemm` also `QKV`")
-    layer: LayerKind | None = Field(None, description="a whole layer of the model instead of a sublayer")
+    model: str | None = Field(None, description="Model: a preset, a model file, or the `config.json` of a checkpoint.")
+    sublayer: str | None = Field(
+        None, description="Sublayer of the model: `OP`, `FC-2`, `FC-1`, `IP`, or `QKV` (with `ag-gemm`)."
+    )
+    layer: LayerKind | None = Field(None, description="Pass over a whole layer of the model, instead of one sublayer.")
     attention: AttentionKind | None = Field(
-        None, description="of a layer: `unfused` writes scores to DRAM; none: `fused` for a `config.json`, else that"
+        None,
+        description="Attention of a layer: `unfused` writes scores to DRAM. If omitted, `fused` for a `config.json`, "
+        "otherwise `unfused`.",
     )
     operators: str | dict[str, Any] | None = Field(
-        None, description="of a layer, how fast its other kernels are: a preset, or values on top; none: `bert-v100`"
+        None,
+        description="Efficiency of the other kernels of a layer: a preset, optionally with values on top. If omitted, "
+        "`bert-v100`.",
     )
-    tokens: Annotated[Count, Unit("tokens")] | None = Field(None, description="instead of those of the model")
+    tokens: Annotated[Count, Unit("tokens")] | None = Field(
+        None, description="Number of tokens (M). If omitted, that of the model."
+    )
     sequence: Annotated[Count, Unit("tokens")] | None = Field(
-        None, description="of one sequence, instead of that of the model"
+        None, description="Length of one sequence. If omitted, that of the model."
     )
     tp: Annotated[int, Field(ge=1, le=MAX_TP, strict=True), Unit("GPUs")] | None = Field(
-        None, description="tensor parallelism: GPUs that share the GEMM"
+        None, description="Tensor-parallel degree: number of GPUs that share the GEMM."
     )
-    gemm: GemmShape | None = Field(None, description="a bare GEMM instead of a model")
+    gemm: GemmShape | None = Field(None, description="Shape of a bare GEMM, instead of a model.")
     operator: OperatorKind | None = Field(
         None,
-        description="the collective of a GEMM, behind it (`gemm-rs`, `gemm-ar`) or in front of it; none: `gemm-rs`",
+        description="Collective of a GEMM: after it (`gemm-rs`, `gemm-ar`) or before it (`ag-gemm`). If omitted, "
+        "`gemm-rs`.",
     )
-    trace: str | None = Field(None, description="a tile trace instead of a model: the path of its Parquet file")
-    collective: CollectiveSpec | None = Field(None, description="a collective alone instead of a model")
+    trace: str | None = Field(None, description="Path of a tile trace (Parquet), instead of a model.")
+    collective: CollectiveSpec | None = Field(None, description="Collective without a GEMM, instead of a model.")
 
 
 class KernelFile(Spec):
@@ -75,60 +84,70 @@ class KernelFile(Spec):
 class TilingFile(KernelFile):
     """``tiling:`` a preset of ``configs/kernel`` and values that replace the preset's; or a library of kernels."""
 
-    preset: str | None = Field(None, description="of `configs/kernel`, or a file of yours")
-    operand_cost: Count | None = Field(None, description="of a library")
-    every: KernelFile | None = Field(
-        None, description="of a library: what all its kernels have, unless one says otherwise"
+    preset: str | None = Field(None, description="Kernel or library: a preset of `configs/kernel`, or a file.")
+    operand_cost: Count | None = Field(
+        None, description="Cost of loading one operand element, in the cost model of a library."
     )
-    kernels: dict[str, KernelFile] | None = Field(None, description="of a library")
+    every: KernelFile | None = Field(
+        None, description="Keys common to all kernels of a library, unless a kernel overrides them."
+    )
+    kernels: dict[str, KernelFile] | None = Field(None, description="Kernels of a library by name.")
 
 
 class SweepFile(Spec):
     """``sweep:`` dotted key -> values; the points are all combinations."""
 
     grid: dict[str, list[Any]] = Field(
-        description="dotted key -> values; the points are all combinations, the last key fastest"
+        description="Swept dotted keys, each with its list of values. The points are all combinations; the last key "
+        "varies fastest."
     )
 
 
 class ExperimentFile(Spec):
     """An experiment file."""
 
-    schema_version: Literal[1] = Field(1, description="of the file format")
-    name: str = Field(description="of the experiment, and of its folder of results: letters, digits, `.`, `_`, `-`")
-    description: str = Field("", description="free text")
+    schema_version: Literal[1] = Field(1, description="Version of the file format.")
+    name: str = Field(description="Name of the experiment and of its results folder: letters, digits, `.`, `_`, `-`.")
+    description: str = Field("", description="Free text.")
     machine: str | dict[str, Any] = Field(
-        description="a preset, a file of yours, or `preset:` and values that replace its own: see Machine"
+        description="Machine: a preset, a machine file, or `preset:` with values that replace its own (see Machine)."
     )
     workload: WorkloadFile = Field(
-        description="what is simulated: exactly one of `model`, `gemm`, `trace`, `collective`"
+        description="Workload to simulate: exactly one of `model`, `gemm`, `trace`, `collective`."
     )
     tiling: str | TilingFile | None = Field(
-        None, description="the kernel of the GEMM, or a library of kernels; none: `gemm-256x128`"
+        None, description="Kernel of the GEMM, or a library of kernels. If omitted, `gemm-256x128`."
     )
-    strategy: str | dict[str, Any] = Field(
-        description="how GEMM and collective overlap: a name, or `name:` and its parameters"
-    )
+    strategy: str | dict[str, Any] = Field(description="Overlap strategy: a name, or `name:` with its parameters.")
     arbitration: str | dict[str, Any] | None = Field(
         None,
-        description="policy of the memory controllers: a name, or `policy:` and parameters; none: the strategy says",
+        description="Arbitration policy of the memory controllers: a name, or `policy:` with its parameters. If "
+        "omitted, that of the strategy.",
     )
     mode: Literal["mirrored", "explicit"] = Field(
-        "mirrored", description="one GPU that stands for all, or every GPU of the ring"
+        "mirrored",
+        description="Simulation mode: `mirrored`, one GPU represents all; `explicit`, every GPU of the ring is "
+        "simulated.",
     )
     staggered: Annotated[bool, Field(strict=True)] = Field(
-        True, description="each GPU begins with its own chunk; false (explicit only): all begin with chunk 0"
+        True,
+        description="Chunk order: true, each GPU starts with its own chunk; false (explicit mode only), all start "
+        "with chunk 0.",
     )
     quantum: PicosecondsAboveZero | None = Field(
-        None, description="between two looks at the link; changes speed, never results; none: its latency"
+        None,
+        description="Synchronisation interval of the simulated GPUs; it affects simulation speed, never results. If "
+        "omitted, the link latency.",
     )
     plugins: list[str] = Field(
-        default_factory=list, description="Python files with policies and strategies of yours, relative to this file"
+        default_factory=list, description="Python files that register policies and strategies, relative to this file."
     )
-    sweep: SweepFile | None = Field(None, description="values to combine")
-    figures: list[str] = Field(default_factory=list, description="what `plot` and `report` draw of the results")
+    sweep: SweepFile | None = Field(None, description="Parameter sweep.")
+    figures: list[str] = Field(
+        default_factory=list, description="Figures that `plot` and `report` draw from the results."
+    )
     max_hours: Annotated[Count, Unit("hours")] = Field(
-        DEFAULT_MAX_HOURS, description="of one core: an experiment estimated to take longer is refused"
+        DEFAULT_MAX_HOURS, description="Maximum estimated simulation time on one core; a longer experiment is refused."
     )
 
 

@@ -51,10 +51,10 @@ def scatter_program(
 
 PARAMETERS = {
     "chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16),
-                        meaning="copies of the rows of a rank, each sent when its tiles are stored"),
+                        meaning="Copies per destination rank; each starts when its tiles are stored."),
     "order": Parameter("by_rank", words={"by_rank": BY_RANK, "by_chunk": BY_CHUNK}, has_numbers=False,
-                       meaning="of the tiles: rows of the next rank first, or chunk by chunk, in columns"),
-    "engines": Parameter(1, minimum=1, meaning="copy engines, among which the other ranks are shared out"),
+                       meaning="Tile order: `by_rank`, next rank first; `by_chunk`, chunk by chunk in columns."),
+    "engines": Parameter(1, minimum=1, meaning="Number of copy engines, which share the destination ranks."),
     "own_rows": OWN_ROWS,
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from t3sim.registry import Parameter
 
 PARAMETERS = {"collective_compute_units": Parameter(
     minimum=1, below="gpu.n_compute_units",
-    meaning="the last of each GPU, which run the collective; the others run the GEMM",
+    meaning="Compute units of each GPU reserved for the collective; the others run the GEMM.",
 )}  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from t3sim.registry import Parameter
 ONE, TWO = 1, 2
 PARAMETERS = {
     "shots": Parameter(TWO, tried=(ONE, TWO), minimum=ONE, maximum=TWO,
-                       meaning="1: every GPU adds up all tiles; 2: their owners do, for all others"),
+                       meaning="Algorithm of the all-reduce: 1 (one-shot), every GPU reduces all tiles;"
+                       " 2 (two-shot), the owner of a tile reduces it for all."),
     "communication_units": COMMUNICATION_UNITS,
 }  # fmt: skip
 

@@ -18,9 +18,9 @@ from t3sim.registry import Parameter
 NEXT, NAIVE = range(2)
 PARAMETERS = {
     "order": Parameter("next", words={"next": NEXT, "naive": NAIVE}, has_numbers=False,
-                       meaning="rows it begins with: of the next rank, or row 0 on all"),
+                       meaning="First rows: `next`, those of the next rank; `naive`, row 0 on every rank."),
     "store_bytes": Parameter("full_packets", words={"full_packets": 0}, minimum=1, unit="B",
-                             meaning="what a warp of the GEMM stores in a row, a power of two"),
+                             meaning="Contiguous bytes that a warp of the GEMM stores per row, a power of two."),
 }  # fmt: skip
 
 

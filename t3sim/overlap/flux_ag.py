@@ -17,10 +17,11 @@ from t3sim.registry import Parameter
 
 ARRIVAL, NAIVE = range(2)
 PARAMETERS = {
-    "chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16), meaning="copies of a shard, each followed by a signal"),
+    "chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16), meaning="Copies per shard, each followed by a signal."),
     "order": Parameter(
         "arrival", words={"arrival": ARRIVAL, "naive": NAIVE}, has_numbers=False,
-        meaning="of the tiles: own rows first, then as they come, or from row 0 on all",
+        meaning="Tile order: `arrival`, local rows first, then rows in order of arrival; `naive`, from row 0 on "
+            "every rank.",
     ),
     "own_rows": OWN_ROWS,
 }  # fmt: skip

@@ -16,7 +16,7 @@ from t3sim.registry import Parameter
 
 FETCHING_UNITS = Parameter(
     0, minimum=0, below="gpu.n_compute_units", tried=(0, 8, 16, 32),
-    meaning="that only fetch; 0: all do, beside the workgroups of the GEMM",
+    meaning="Compute units reserved for fetching; 0: all compute units fetch, concurrently with the GEMM.",
 )  # fmt: skip
 
 

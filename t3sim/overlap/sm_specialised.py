@@ -20,11 +20,11 @@ OF: Final = ("gemm-rs", "gemm-ar", "ag-gemm")
 PARAMETERS = {
     "communication_units": Parameter(
         16, minimum=1, below="gpu.n_compute_units", tried=(4, 8, 16, 24),
-        meaning="that send rows to other ranks; the others run the GEMM",
+        meaning="Compute units reserved for sending rows to other ranks; the others run the GEMM.",
     ),
     "chunks": Parameter(
         "tile_rows", words={"tile_rows": 0}, minimum=1, tried=(1, 2, 4, "tile_rows"),
-        meaning="parts of the rows of a rank, each with a signal; or one for each row of tiles",
+        meaning="Parts of the rows of a rank, each with its own signal; or one part for each row of tiles.",
     ),
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Pr
 PARAMETERS = {
     "splits": Parameter(
         4, minimum=1, tried=(2, 4, 8),
-        meaning="groups of columns, each with a GEMM and a reduce-scatter",
+        meaning="Groups of columns, each with its own GEMM and reduce-scatter.",
     ),
     "communication_units": COMMUNICATION_UNITS,
 }  # fmt: skip

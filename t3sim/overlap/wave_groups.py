@@ -43,7 +43,12 @@ def wave_groups_program(op: Operator, rank: int, waves: int, units: int) -> Prog
 
 
 PARAMETERS = {
-    "waves": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16), meaning="waves of tiles that a reduce-scatter waits for"),
+    "waves": Parameter(
+        1,
+        minimum=1,
+        tried=(1, 2, 4, 8, 16),
+        meaning="Waves of tiles in each group; a reduce-scatter follows each group.",
+    ),
     "communication_units": COMMUNICATION_UNITS,
 }
 

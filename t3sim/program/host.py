@@ -11,9 +11,15 @@ from t3sim.registry import Parameter
 GRAPH, EAGER = range(2)
 HOST = Parameter(
     "graph", words={"graph": GRAPH, "eager": EAGER}, has_numbers=False,
-    meaning="whether all is a captured graph (or the host far ahead), or one call from Python on idle GPUs",
+    meaning="Launch mode: `graph`, a captured graph (or a host far ahead); `eager`, one Python call on idle "
+            "GPUs.",
 )  # fmt: skip
-STREAMS = Parameter(3, minimum=1, tried=(1, 2, 3), meaning="on which GEMMs take turns, so that as many may run at once")
+STREAMS = Parameter(
+    3,
+    minimum=1,
+    tried=(1, 2, 3),
+    meaning="Number of CUDA streams on which the GEMMs are issued round-robin; as many can run concurrently.",
+)
 
 
 def run_by(

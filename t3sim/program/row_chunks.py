@@ -13,7 +13,7 @@ from t3sim.registry import Parameter
 IN_PLACE, COPIED = range(2)
 OWN_ROWS = Parameter(
     "in_place", words={"in_place": IN_PLACE, "copied": COPIED}, has_numbers=False,
-    meaning="whether own rows are where they are needed, or a kernel copies them there",
+    meaning="Placement of the local rows: `in_place`, or `copied` into the output by a kernel.",
 )  # fmt: skip
 
 

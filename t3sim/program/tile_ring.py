@@ -17,7 +17,7 @@ from t3sim.workload.tiling import TileTrace
 
 COMMUNICATION_UNITS = Parameter(
     16, minimum=1, below="gpu.n_compute_units", tried=(2, 4, 8, 16, 24, 32),
-    meaning="that only communicate; the others run the GEMMs",
+    meaning="Compute units reserved for communication; the others run the GEMMs.",
 )  # fmt: skip
 
 

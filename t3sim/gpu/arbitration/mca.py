@@ -29,7 +29,7 @@ HALF = 50  # per cent
 PARAMETERS = {
     "threshold": Parameter(
         "auto", words={"auto": AUTO, "none": NEVER}, minimum=1, at_most="memory.queue.entries",
-        meaning="entries of the DRAM queue below which communication is let in",
+        meaning="DRAM-queue occupancy below which communication requests are admitted.",
     ),
     "starvation_limit": STARVATION,
 }  # fmt: skip

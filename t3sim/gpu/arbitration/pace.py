@@ -24,13 +24,13 @@ A_STAGE = 100  # per cent
 
 STARVATION = Parameter(
     1000, words={"none": NEVER}, unit="cycles",
-    meaning="of the memory clock: communication that waited longer goes first",
+    meaning="Waiting time in memory-clock cycles after which a communication request has priority.",
 )  # fmt: skip
 PARAMETERS = {
     "lead": Parameter(
         A_STAGE, unit="%",
-        meaning="of what a stage stores: communication goes first while the GEMM has finished more than that and the"
-        " link has not sent it",
+        meaning="Share of the stores of a stage by which finished GEMM tiles may be ahead of the link; beyond it, "
+            "communication has priority.",
     ),
     "starvation_limit": STARVATION,
 }  # fmt: skip
