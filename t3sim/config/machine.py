@@ -589,6 +589,10 @@ class LinkSpec(Spec):
         None, description="Maximum payload of a packet. If omitted, the link has no packets."
     )
     packet_header: Bytes | None = Field(None, description="Header bytes of each packet, on top of its payload.")
+    max_gpus: Annotated[Count, Unit("GPUs")] | None = Field(
+        None,
+        description="Number of GPUs that the links connect: those of one host or NVLink domain. If omitted, any number.",
+    )
 
 
 class GpuOverride(Spec):

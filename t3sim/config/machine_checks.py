@@ -57,6 +57,18 @@ def machine_findings(machine: MachineSpec, ticks_hz: int | None = None) -> list[
     return [*findings, *_link(machine, ticks_hz)]
 
 
+def too_many_gpus(machine: MachineSpec, n: int) -> str:
+    """Say that the links of *machine* do not connect *n* GPUs, and what to do; empty if they do."""
+    most, preset = machine.link.max_gpus, machine.name.partition("+")[0]
+    if most is None or n <= most:
+        return ""
+    return (
+        f"is {n}, but the links of {machine.name} connect {most} GPUs (`machine.link.max_gpus`), and transfers between"
+        f" hosts are not modelled; for a larger domain of the same links derive a machine:"
+        f" machine: {{preset: {preset}, link: {{max_gpus: {n}}}}}"
+    )
+
+
 def _compute_clocks(machine: MachineSpec) -> list[int]:
     """The compute clock, and what it may fall to, to a tick of a cycle."""
     gpu = machine.gpu

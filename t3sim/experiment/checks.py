@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
 from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
 from t3sim.config.machine import MachineSpec
+from t3sim.config.machine_checks import too_many_gpus
 from t3sim.config.presets import SKEW
 from t3sim.config.resolve import ResolvedMachine
 from t3sim.config.trees import Problems, node_at
@@ -34,19 +35,15 @@ def check_point(
     *choices* are its strategy and its policy, as far as they are legal.
     """
     strategy = next((overlap_strategies.get(choice.name) for choice in choices if choice.key == STRATEGY), None)
-    own = machine.spec.own_gpus  # each kind of GPU as a machine: the common one, others under their names
-    gpus = [("", machine.spec), *((f"on gpu[{one.number}]: ", machine.spec.of_gpu(one.number)) for one in own)]
+    gpus = _kinds_of_gpus(machine.spec)
     found = [*_of_quantum(machine.spec, point.quantum)]
     found += [
         (f"{choice.key}.{name}", f"{where}is {value}, {excess}")
         for where, gpu in gpus for choice in choices for name, value in choice.params.items()
         if (excess := choice.parameters[name].excess(value, gpu)) is not None
     ]  # fmt: skip
-    if workload.collective is not None:
-        found += _of_collective(workload.collective, strategy)
-    elif strategy is not None and workload.operator not in strategy.operators:
-        found.append((STRATEGY, not_an_operator_of(strategy, workload.operator)))
-    found += _of_shape(workload, strategy, gpus, "workload.gemm" if tree.value["workload"].get("gemm") else "workload")
+    shape_key = "workload.gemm" if tree.value["workload"].get("gemm") else "workload"
+    found += workload_findings(machine.spec, workload, strategy, shape_key)
     for key, message in found:
         problems.report(tree, key, message)
     n = workload.tp if workload.collective is None else workload.collective.gpus
@@ -56,6 +53,29 @@ def check_point(
         return
     for key, message in _of_explicit(machine.spec, n, point.quantum):
         problems.report(tree, key, message)
+
+
+def _kinds_of_gpus(machine: MachineSpec) -> list[tuple[str, MachineSpec]]:
+    """Return each kind of GPU as a machine: the common one, others under their names."""
+    return [("", machine), *((f"on gpu[{own.number}]: ", machine.of_gpu(own.number)) for own in machine.own_gpus)]
+
+
+def workload_findings(
+    machine: MachineSpec, workload: WorkloadSpec, strategy: OverlapStrategy | None, shape_key: str = "workload"
+) -> Findings:
+    """Yield what keeps *strategy* from running *workload* on *machine*, although each of them alone is legal.
+
+    *shape_key* is the key that the shape of its GEMM is reported at.
+    """
+    n, n_key = workload.tp, "workload.tp" if workload.trace is None else "workload.trace"
+    if workload.collective is not None:
+        n, n_key = workload.collective.gpus, "workload.collective.gpus"
+        yield from _of_collective(workload.collective, strategy)
+    elif strategy is not None and workload.operator not in strategy.operators:
+        yield STRATEGY, not_an_operator_of(strategy, workload.operator)
+    yield from _of_shape(workload, strategy, _kinds_of_gpus(machine), shape_key)
+    if message := too_many_gpus(machine, n):
+        yield n_key, message
 
 
 def _of_quantum(machine: MachineSpec, quantum: int | None) -> Findings:

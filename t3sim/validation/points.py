@@ -173,7 +173,8 @@ class Points:
             "fused_scatter": lambda row: self._scatter(row, scatters),
             "tile_timelines": lambda row: self._timeline(timelines.get(row.place), scatters),
         }
-        return [point for row in measurements.rows for point in makers.get(row.kind, without_simulation)(row)]
+        found = (point for row in measurements.rows for point in makers.get(row.kind, without_simulation)(row))
+        return list(map(_without_refused, found))
 
     def _collective(self, row: Measurement) -> Iterator[Point]:
         channels, protocol = str(row["nccl_channels"]), str(row["nccl_proto"])
@@ -392,6 +393,12 @@ def without_simulation(row: Measurement) -> Iterator[Point]:
     for column in KINDS[row.kind].columns:
         if column.unit in {"us", "ns"} and not column.name.startswith(("min_", "max_")):
             yield replace(_point(row, column.name, reason=WITHOUT_SIMULATION[row.kind]), unit=column.unit)
+
+
+def _without_refused(point: Point) -> Point:
+    """Return *point*, with the reason in place of simulations of which one would be refused as an experiment."""
+    reason = next(filter(None, (simulation.refusal() for simulation in point.simulations)), "")
+    return replace(point, terms=(), below=None, reason=reason) if reason else point
 
 
 def _probe_of(row: Measurement) -> tuple[object, ...]:

@@ -29,10 +29,12 @@ from t3sim.config.experiment import (
 )
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import InputDataError
+from t3sim.experiment.checks import workload_findings
 from t3sim.experiment.phase_runner import PhaseRunner
 from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.measurements.meshes import Mesh
+from t3sim.overlap import overlap_strategies
 from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
 from t3sim.program.kernels import copies, program
@@ -87,6 +89,12 @@ class Simulation(MadeOfPhases):
 
     def _part(self) -> Part:
         raise NotImplementedError
+
+    def refusal(self) -> str:
+        """Say why an experiment with this machine and workload would be refused; empty if it would not."""
+        run = self.run
+        found = workload_findings(run.machine, run.workload, overlap_strategies.get(run.strategy))
+        return next((f"{key} {message}" for key, message in found), "")
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """Return the phases that the times are taken from."""
