@@ -591,7 +591,7 @@ class LinkSpec(Spec):
     packet_header: Bytes | None = Field(None, description="Header bytes of each packet, on top of its payload.")
     max_gpus: Annotated[Count, Unit("GPUs")] | None = Field(
         None,
-        description="Number of GPUs that the links connect: those of one host or NVLink domain. If omitted, any number.",
+        description="Number of GPUs that the links connect, of one host or NVLink domain. If omitted, any number.",
     )
 
 
