@@ -1,8 +1,9 @@
-"""Regenerate the numbers of README.md and validation/DEVIATIONS.md, and the figure, from the simulator.
+"""Regenerate the numbers of the documents, and their figures, from the simulator.
 
-    .venv/bin/python docs/refresh.py                     # README.md and the figure: about five minutes
+    .venv/bin/python docs/refresh.py                     # README.md, users/tutorial.md, the figure: five minutes
     .venv/bin/python docs/refresh.py --check             # the same, but write nothing: name the tables that differ
-    .venv/bin/python docs/refresh.py --study results     # DEVIATIONS.md and experiments/*, from what `make study` left
+    .venv/bin/python docs/refresh.py --accuracy DIR...   # docs/accuracy.md, from folders that `t3sim validate` left
+    .venv/bin/python docs/refresh.py --study results     # notes/t3-study.md, experiments/*: from `make study`
     .venv/bin/python docs/refresh.py --strategies        # docs/strategies.md and its timelines: about five minutes
 
 A generated part stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.  The prose around it
@@ -21,9 +22,11 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import pandas as pd
 from PIL import Image
 
 from t3sim.analysis.figures import figures_of
+from t3sim.analysis.validation import Validation, error_text, held_out, read_validation, summary_of, unused
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import Outcome, run
 from t3sim.overlap import OverlapStrategy, in_order
@@ -35,7 +38,13 @@ DEMO = "experiments/t3-tnlg-fc2/experiment.yaml"
 AGE_LIMIT = "docs/examples/age_limit/experiment.yaml"
 REAL = ("machine=t3-150", "tiling=gemm-256x128", "workload={model: T-NLG, sublayer: FC-2, tp: 8}")
 FUSED = ("sequential", "t3", "t3-mca")
-STRATEGIES_PAGE = "docs/strategies.md"
+STRATEGIES_PAGE, ACCURACY_PAGE, TUTORIAL_PAGE = "docs/strategies.md", "docs/accuracy.md", "docs/users/tutorial.md"
+# Groups of a validation that docs/accuracy.md leaves out: parts of what other rows say.
+NO_RESULT = frozenset({
+    "GEMM of a sublayer alone", "RS of a sublayer alone", "the same GEMM alone", "the same RS alone",
+    "slowdown of these SMs", "the same, all GPUs start at row 0", "ratio of these two", "mean time of a tile",
+    "mean main loop of a tile (fitted)", "mean stores of a tile", "drift of the SMs",
+})  # fmt: skip
 # What docs/strategies.md shows every strategy on, and what some of them need besides.
 SHOWN: dict[str, Any] = {
     "name": "timelines", "machine": "h200", "tiling": "gemm-128x256",
@@ -200,9 +209,9 @@ def targets_table(path: Path) -> str:
 
 
 def refresh_study(results: Path) -> None:
-    """Write the tables of DEVIATIONS.md, and the figures of the experiments beside their READMEs."""
+    """Write the tables of the notes on the T3 study, and the figures of the experiments beside their READMEs."""
     tables = study_tables(read_results(results / "t3-sublayers" / "results.csv"))
-    insert("validation/DEVIATIONS.md", {**tables, "targets": targets_table(results / "targets.csv")})
+    insert("validation/notes/t3-study.md", {**tables, "targets": targets_table(results / "targets.csv")})
     for experiment in sorted(ROOT.glob("experiments/*/experiment.yaml")):
         folder = results / experiment.parent.name
         for name in load_experiment(experiment).figures:
@@ -214,7 +223,7 @@ def refresh_study(results: Path) -> None:
 
 
 def study_tables(study: Sequence[RunRecord]) -> dict[str, str]:
-    """Return the tables of DEVIATIONS."""
+    """Return the tables of the notes on the T3 study."""
     cases: dict[str, dict[str, Any]] = {}
     for r in study:
         cases.setdefault(f"{r.model} {r.sublayer}, TP {r.tp}", {})[r.strategy] = r
@@ -329,18 +338,50 @@ def readme_tables(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+def tables_by_page(tables: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Return the tables of the demo by the page that shows them."""
+    return {"README.md": {"demo": tables.pop("demo")}, TUTORIAL_PAGE: tables}
+
+
 def refresh_readme(folder: Path) -> None:
-    """Write the tables of README.md and its figure."""
-    insert("README.md", readme_tables(folder))
+    """Write the tables of README.md and of the tutorial, and the figure."""
+    for page, blocks in tables_by_page(readme_tables(folder)).items():
+        insert(page, blocks)
     figure = figures_of(folder / "demo", ["speedup"])["speedup"]
     shutil.copyfile(next(path for path in figure if path.suffix == ".png"), ROOT / "docs/images/speedup.png")
 
 
 def check_readme(folder: Path) -> None:
-    """Raise ``SystemExit`` that names the tables of README.md which are not what the simulator says."""
-    names = outdated((ROOT / "README.md").read_text(encoding="utf-8"), readme_tables(folder), "README.md")
-    if names:
-        raise SystemExit(f"README.md: not what the simulator says: {', '.join(names)}")
+    """Raise ``SystemExit`` that names the tables of README.md and of the tutorial which differ from the simulator's."""
+    for page, blocks in tables_by_page(readme_tables(folder)).items():
+        names = outdated((ROOT / page).read_text(encoding="utf-8"), blocks, page)
+        if names:
+            raise SystemExit(f"{page}: not what the simulator says: {', '.join(names)}")
+
+
+def refresh_accuracy(folders: Sequence[Path]) -> None:
+    """Write the table of each machine that was validated in *folders*; those of other machines stay."""
+    found: dict[str, list[pd.DataFrame]] = {}
+    for folder in folders:
+        validation = read_validation(folder)
+        found.setdefault(str(validation.manifest["machine"]), []).append(validation.points)
+    insert(ACCURACY_PAGE, {name: accuracy_table(pd.concat(points)) for name, points in found.items()})
+
+
+def accuracy_table(points: pd.DataFrame) -> str:
+    """Return errors by kind: over points that nothing was fitted to, and over the held-out ones of these."""
+    header = ["kind of measurement", "points", "mean error", "largest", "bias", "held-out points", "mean error"]
+    rows = []
+    for group, members in Validation(points).groups:
+        if group.title in NO_RESULT:
+            continue
+        of_all, apart = summary_of(unused(members)), summary_of(held_out(unused(members)))
+        if of_all.n:
+            ratio = bool((members["unit"] == "ratio").all())
+            errors = [error_text(value, ratio) for value in (of_all.mape, of_all.largest)]
+            bias = error_text(of_all.bias, ratio, sign="+")
+            rows.append([group.title, str(of_all.n), *errors, bias, str(apart.n), error_text(apart.mape, ratio)])
+    return table(header, rows)
 
 
 def main() -> None:
@@ -348,10 +389,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", type=Path, metavar="RESULTS", help="what `make study` left; writes its numbers")
     parser.add_argument("--strategies", action="store_true", help="write docs/strategies.md and its pictures")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a table of README.md differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a table of the demo differs")
+    parser.add_argument("--accuracy", type=Path, nargs="+", metavar="DIR", help="validations; writes docs/accuracy.md")
     arguments = parser.parse_args()
     if arguments.study is not None:
         refresh_study(arguments.study)
+        return
+    if arguments.accuracy:
+        refresh_accuracy(arguments.accuracy)
         return
     with tempfile.TemporaryDirectory() as temporary:
         refresh = refresh_strategies if arguments.strategies else check_readme if arguments.check else refresh_readme

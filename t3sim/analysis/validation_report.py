@@ -17,6 +17,7 @@ from t3sim.analysis.validation import (
     Validation,
     coverage_of,
     error_text,
+    held_out,
     key_text,
     summary_of,
     summary_texts,
@@ -48,7 +49,7 @@ _KEYS = (
 _COVERAGE_TITLES = ("kind", "rows", "points", "tried", "simulated", "failed", "not simulated", "fitted to")
 _POINT_TITLES = ("kind", "quantity", "point", "measured", "simulated", "error", "file and line", "status")
 _NUMBERS = frozenset({*SUMMARY_TITLES[2:11], *_COVERAGE_TITLES[1:], "measured", "simulated", "error"})
-_LEFT_OUT_IF_EMPTY = ("errors-all", "winners", "reasons")
+_LEFT_OUT_IF_EMPTY = ("errors-held-out", "errors-all", "winners", "reasons")
 
 
 def write_report(folder: Path, validation: Validation, n_processes: int = 1) -> list[Path]:
@@ -111,13 +112,14 @@ class Part(NamedTuple):
 def parts_of(validation: Validation) -> dict[str, Part]:
     """Return the tables of page and Markdown, by their names in the page."""
     has_used = validation.points["used_for_calibration"].any()
-    everything = summary_texts(validation, with_used=True) if has_used else []
+    everything = summary_texts(validation, lambda points: points) if has_used else []
     left = validation.points[validation.points["status"] != SIMULATED]
     counts = left.groupby(["kind", "status", "reason"], sort=False).size().reset_index()
     reasons = [tuple(map(str, row)) for row in counts.itertuples(index=False)]
     worst, points = (list(point_texts(found)) for found in (validation.worst(N_WORST), validation.points))
     return {
         "errors-unused": Part("Points that the machine was not fitted to", SUMMARY_TITLES, summary_texts(validation)),
+        "errors-held-out": Part("Held-out points", SUMMARY_TITLES, summary_texts(validation, held_out)),
         "errors-all": Part("All points", SUMMARY_TITLES, everything),
         "winners": Part("The fastest of several ways", COLUMNS, list(map(winner_texts, cases_of(validation)))),
         "coverage-table": Part("Coverage", _COVERAGE_TITLES, coverage_texts(validation)),

@@ -85,7 +85,7 @@ def validate(
     Exit code 6: finished, but some rows were refused or some points could not be simulated.
     """
     from t3sim.analysis.folder import VALIDATION_NAME
-    from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, read_validation, summary_texts
+    from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, held_out, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
     from t3sim.analysis.winners import cases_of, winner_sentences
     from t3sim.config.presets import library_of, load_kernels
@@ -158,6 +158,8 @@ def validate(
         show_errors(freezing.title_of(frozen_ones, before, spec), freezing.TITLES, freezing.error_rows(before))
     title = "Simulated against measured, points that the machine was not fitted to"
     show_errors(title, SUMMARY_TITLES, summary_texts(validation))
+    if len(apart := summary_texts(validation, held_out)):
+        show_errors("Of these, held-out points (validation/holdout.csv)", SUMMARY_TITLES, apart)
     for sentence in winner_sentences(cases_of(validation)):
         echo(*wrap(sentence, WIDTH))
     echo(*map(str, [*contents, *written]))

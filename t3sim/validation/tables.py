@@ -14,6 +14,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.trees import shown_value
 from t3sim.measurements.samples import csv_text
 from t3sim.validation.calibrate import Fitted
+from t3sim.validation.holdout import is_held_out
 from t3sim.validation.points import KEY_COLUMNS, Compared, key_of
 
 BEFORE_KEY: dict[str, Callable[[Compared], object]] = {
@@ -29,6 +30,7 @@ AFTER_KEY: dict[str, Callable[[Compared], object]] = {
     "simulated": lambda one: _number(one.simulated),  # empty unless simulated
     "error": lambda one: _number(one.error),  # (simulated - measured) / measured; of a ratio simulated - measured
     "used_for_calibration": lambda one: str(one.is_used).lower(),  # whether the machine was fitted to it
+    "held_out": lambda one: str(is_held_out(one.point.row.file, one.point.row.line)).lower(),  # see holdout.py
     "status": lambda one: one.status,  # simulated, failed, not simulated
     "reason": lambda one: one.reason,  # why not, or a remark
     # host seconds of its simulations, which other points may share; differs from run to run
