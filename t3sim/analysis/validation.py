@@ -254,9 +254,7 @@ def held_out(points: pd.DataFrame) -> pd.DataFrame:
     return points[points["held_out"]]
 
 
-def summary_texts(
-    validation: Validation, of: Callable[[pd.DataFrame], pd.DataFrame] = unused
-) -> list[tuple[str, ...]]:
+def summary_texts(validation: Validation, of: Callable[[pd.DataFrame], pd.DataFrame] = unused) -> list[tuple[str, ...]]:
     """Return the table of errors as text, a row for each group: over the points that *of* leaves of it."""
     rows = []
     for group, members in validation.groups:
