@@ -65,6 +65,7 @@ FIRST = (
     "tests/shape",
     "tests/docs/test_documents_run.py",
     "tests/selfcheck/test_machines.py",
+    "tests/golden/test_goldens.py",
     "tests/sweeps/test_workers.py",
     "tests/properties/test_determinism.py",
     "tests/measure/test_measure.py",
