@@ -1,6 +1,6 @@
 """All that a plugin needs, in one import: ``from t3sim.plugins import ...``.
 
-``strategy`` and ``policy`` register what a user wrote; ``docs/extending.md`` says how.
+``strategy`` and ``policy`` register what a user wrote; ``docs/developers/extending.md`` says how.
 """
 
 from t3sim.gpu.arbitration import ChannelView, policy

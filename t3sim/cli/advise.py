@@ -63,7 +63,7 @@ def advise(
     """Say which way of overlapping wins for each GEMM of TARGET, and why.
 
     TARGET is a model, as a preset (T-NLG), a YAML file or the config.json of a checkpoint; or an experiment, whose
-    GEMMs and machine are taken.  Few of the candidates are simulated: docs/guide.md says how they are chosen.
+    GEMMs and machine are taken.  Few of the candidates are simulated: docs/users/advice.md says how they are chosen.
 
     Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
     """

@@ -186,7 +186,7 @@ def scheduling(folder: Path, *options: str, env: Mapping[str, str] | None = None
 
 def with_certificate(folder: Path) -> dict[str, str]:
     """Follow the guide in a shell whose home is *folder*: make a certificate, return the variables that name it."""
-    guide = (REPOSITORY / "docs" / "guide.md").read_text(encoding="utf-8")
+    guide = (REPOSITORY / "docs" / "users" / "sweeps.md").read_text(encoding="utf-8")
     blocks = [block.partition("```")[0] for block in guide.split("```sh\n")[1:]]
     folder.mkdir()
     script = "\n".join(block for block in blocks if ".t3sim-tls" in block)
