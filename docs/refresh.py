@@ -372,7 +372,7 @@ def accuracy_table(points: pd.DataFrame) -> str:
     """Return errors by kind: over points that nothing was fitted to, and over the held-out ones of these."""
     header = ["kind of measurement", "points", "mean error", "largest", "bias", "held-out points", "mean error"]
     rows = []
-    for group, members in Validation(points).groups:
+    for group, members in Validation(points, pd.DataFrame()).groups:
         if group.title in NO_RESULT:
             continue
         of_all, apart = summary_of(unused(members)), summary_of(held_out(unused(members)))

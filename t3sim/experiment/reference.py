@@ -1,6 +1,7 @@
 """The reference of all keys of experiments, machines, kernels, operators and models, from the models that read them."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from textwrap import shorten
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -22,14 +23,16 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import overlap_strategies
 from t3sim.registry import Parameter
 
+SOURCE_WIDTH = 80  # of a table; `t3sim config show` has the whole text
+
 PAGE = """\
 # All keys
 
 This page lists every key of experiments, machines, kernels, operators and models; `t3sim config reference` prints it.
 [Machines](users/machines.md) and [workloads](users/workloads.md) explain how to use them.
-Dotted keys are written as in `-s` and `sweep:`. A key without a default
-is required, in the file or in the preset that it names, unless its meaning says "If omitted". A whole number without a
-unit is a count.
+Dotted keys are written as in `-s` and `sweep:`. A key without a default is required, in the file or in the preset that
+it names, unless its meaning says "If omitted". A whole number without a unit is a count. Long sources are cut off;
+`t3sim config show EXPERIMENT` has the whole text.
 
 ## Experiment
 
@@ -130,7 +133,9 @@ def example_of(name: str, presets: Mapping[str, Node]) -> tuple[str, str]:
         for path, node in tree.leaves():
             if ".".join(path) == name and node.origin not in ("", "user"):
                 of_another = "" if preset == next(iter(presets)) else f" (`{preset}`)"
-                return f"`{shown_text(node.plain())}`{of_another}", f"{node.origin}: {node.source}"
+                return f"`{shown_text(node.plain())}`{of_another}", shorten(
+                    f"{node.origin}: {node.source}", SOURCE_WIDTH, placeholder=" ..."
+                )
     return "", ""
 
 
