@@ -94,7 +94,7 @@ def _gemms(name: str, experiment: Experiment) -> list[RunSpec]:
     """Return each GEMM of *experiment* once, whatever strategies it names."""
     found = {
         (one.machine, one.workload): one
-        for one in experiment.points
+        for one in experiment.runnable
         if one.workload.gemm is not None and one.workload.tp > 1
     }
     if not found:

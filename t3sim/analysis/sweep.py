@@ -68,16 +68,25 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 
 
 def swept_axes(results: Results) -> list[str]:
-    """Return the keys with at least two values: axes with a column of their own, else sizes of the workload."""
+    """Return the keys with at least two values: swept keys, and workload sizes over which a line can be drawn."""
     rows = _compared(results)
     has_models = any(row["model"] is not None for row in rows)
-    return varying(rows, results.axes) or varying(rows, _FIXED_AXES[:1] if has_models else _FIXED_AXES)[:1]
+    sizes = varying(rows, _FIXED_AXES[:1] if has_models else _FIXED_AXES)
+    drawn = [name for name in sizes if _has_lines(results, name)]
+    return [*varying(rows, results.axes), *drawn] or list(sizes[:1])
+
+
+def _has_lines(results: Results, key: str) -> bool:
+    """Return whether some strategy was run at several values of *key* with all else equal, in a figure's panels."""
+    _, panels = panels_of(results, key)
+    return len(panels) <= MAX_PANELS and any(len(line) > 1 for panel in panels for line in panel.lines.values())
 
 
 def panels_of(results: Results, key: str) -> tuple[AxisValues, list[Panel]]:
     """Return the values of axis *key* and the lines over them, one panel for each workload and other axes.
 
-    A strategy that the axis does not reach was run once: its line has one value, and is in every panel of its workload.
+    A strategy that does not have the axis was run once: its line has one value, and is in every panel of its workload.
+    One that does not have another axis is in the panels of all values of that axis.
     """
     every = _compared(results)
     rows = [row for row in every if row[key] is not None]
@@ -89,8 +98,12 @@ def panels_of(results: Results, key: str) -> tuple[AxisValues, list[Panel]]:
         return (_workload_without(row, key), machine_base(row["machine"]), *(row[name] for name in others))
 
     level = grouped((row for row in every if row[key] is None), lambda row: case_of(row)[:2])
+    cases = grouped(rows, case_of)
     panels = []
-    for case, members in grouped(rows, case_of).items():
+    for case in cases:
+        if any(_is_part(case, other) for other in cases if other != case):
+            continue
+        members = [row for other, some in cases.items() if other == case or _is_part(other, case) for row in some]
         _, machine, *fixed = case
         title = [_title(members[0], key), *([machine] if len(base_names) > 1 else [])]
         title += [f"{name.rsplit('.', maxsplit=1)[-1].replace('_', ' ')} {members[0][name]}" for name in others]
@@ -104,6 +117,11 @@ def panels_of(results: Results, key: str) -> tuple[AxisValues, list[Panel]]:
         lines = {name: lines[name] for name in strategy_order(lines)}
         panels.append(Panel(", ".join(title), lines))
     return values, panels
+
+
+def _is_part(case: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Return whether *case* lacks axes that *other* has, and is the same but for them."""
+    return case[:2] == other[:2] and all(value in (None, of_other) for value, of_other in zip(case, other, strict=True))
 
 
 def _workload_without(row: Row, key: str) -> tuple[Any, ...]:

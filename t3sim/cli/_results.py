@@ -16,7 +16,7 @@ NOTHING = "-"
 
 
 def results_lines(records: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield a table of times and speedups, then which of the strategies nobody can run today."""
+    """Yield a table of times and speedups, then which strategies are not available today."""
     from t3sim.overlap import availability_of
 
     columns = {
@@ -24,6 +24,7 @@ def results_lines(records: Sequence[RunRecord]) -> Iterator[str]:
         "GEMM alone": ("gemm_us", 1), "RS alone": ("rs_us", 1), "fused": ("fused_us", 1), "AG": ("ag_us", 1),
         "others": ("others_us", 1),
     }  # fmt: skip
+    records = sorted_records(records)
     shared, words = points_in_words(records)
     numbers = {
         heading: [number(getattr(r, name), digits) for r in records] for heading, (name, digits) in columns.items()
@@ -38,17 +39,36 @@ def traffic_lines(records: Sequence[RunRecord]) -> Iterator[str]:
         f"{of} {way}": f"dram_{of.lower()}_{way}_bytes" for of in ("GEMM", "RS", "AG") for way in ("read", "write")
     }
     columns["link"] = "link_bytes"
+    records = sorted_records(records)
     shared, words = points_in_words(records)
     numbers = {heading: [number(getattr(r, name), 1, 1e6) for r in records] for heading, name in columns.items()}
     numbers["L2 hits (%)"] = [number(r.l2_hit_rate, 1, 0.01) for r in records]
-    numbers["MCA limit"] = [r.mca_threshold or NOTHING for r in records]
+    limits = [r.mca_threshold or NOTHING for r in records]
+    if limits not in words.values():
+        numbers["MCA limit"] = limits
     yield from table_lines(f"DRAM traffic of one GPU (MB = 10^6 bytes){shared}", words, _with_values(numbers))
 
 
+def sorted_records(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return *records* in the order of their cases: first what is compared, then strategies, then their parameters.
+
+    Values of a column keep the order in which they first appear, that of the sweep.
+    """
+    _, words = points_in_words(records)
+    ranks = [{cell: rank for rank, cell in enumerate(dict.fromkeys(cells))} for cells in words.values()]
+    keys = [
+        tuple(rank[cell] for rank, cell in zip(ranks, row, strict=True)) for row in zip(*words.values(), strict=True)
+    ]
+    return [records[i] for i in sorted(range(len(records)), key=lambda i: keys[i] if keys else ())]
+
+
 def points_in_words(records: Sequence[RunRecord]) -> tuple[str, dict[str, list[str]]]:
-    """Return what all points share, behind a colon, and columns of what tells them apart: every swept axis."""
+    """Return what all points share, after a colon, and columns of what tells them apart: every swept axis.
+
+    What a case is comes first, then the strategy, then what only its overlapping depends on.
+    """
+    title, workload = _workload_columns(records)
     told = {
-        "workload": [workload_name(r) for r in records],
         "machine": [r.machine for r in records],
         "mode": [r.mode for r in records],
         "strategy": [r.strategy for r in records],
@@ -56,28 +76,61 @@ def points_in_words(records: Sequence[RunRecord]) -> tuple[str, dict[str, list[s
         "CUs of the collective": [number(r.collective_compute_units, 0) for r in records],
     }
     axes = {key: [r.axes[key] or NOTHING for r in records] for key in (records[0].axes if records else ())}
-    axes = {_short(key, axes): cells for key, cells in axes.items() if len(set(cells)) > 1}
+    axes = {key: cells for key, cells in axes.items() if len(set(cells)) > 1}
+    short = {_short(key, axes): key for key in axes}
+    axes = {name: axes[key] for name, key in short.items()}
+    of_cases = [name for name, key in short.items() if not key.startswith(("strategy.", "arbitration."))]
     if len(axes) > MAX_AXIS_COLUMNS:
         rows = zip(*axes.values(), strict=True)
         axes = {"swept": [", ".join(f"{key} {text}" for key, text in zip(axes, row, strict=True)) for row in rows]}
+        of_cases = []
     shown = {"strategy", *(name for name, cells in told.items() if _varies(cells, told["strategy"]))} - {"machine"}
-    without = [cells for name, cells in {**told, **axes}.items() if name in shown or name in axes]
+    without = [
+        *workload.values(),
+        *(cells for name, cells in {**told, **axes}.items() if name in shown or name in axes),
+    ]
     if len(set(zip(*without, strict=True))) < len(set(zip(*without, told["machine"], strict=True))):
         shown.add("machine")
-    same = [told[name][0] for name in ("workload", "machine") if len(set(told[name])) == 1]
-    columns = {name: cells for name, cells in told.items() if name in shown}
-    return ": ".join(["", " on ".join(same)]) if same else "", {**columns, **axes}
+    machines = {r.machine if "machine" in shown else r.machine.partition("+")[0] for r in records}
+    same = [title, *(machines if len(machines) == 1 else ())]
+    columns = {
+        **workload,
+        **{name: axes.pop(name) for name in of_cases},
+        **{name: told[name] for name in ("machine", "mode", "strategy", "arbitration", "CUs of the collective")},
+        **axes,
+    }
+    kept = {name: cells for name, cells in columns.items() if name in shown or name not in told}
+    return ": ".join(["", " on ".join(filter(None, same))]) if any(same) else "", kept
 
 
-def workload_name(record: RunRecord) -> str:
-    """Return how a table names the workload of a point."""
+def _workload_columns(records: Sequence[RunRecord]) -> tuple[str, dict[str, list[str]]]:
+    """Return the workload that all points share, and columns of what differs: names, sizes of a GEMM, TP."""
+    names = [_workload_name(r) for r in records]
+    shapes = [(r.m, r.n, r.k) if r.model is None and r.m is not None else (None,) * 3 for r in records]
+    columns: dict[str, list[str]] = {} if len(set(names)) == 1 else {"workload": names}
+    sizes = []
+    for letter, values in zip("mnk", zip(*shapes, strict=True), strict=False):
+        if len(set(values)) > 1:
+            columns[letter] = [number(value, 0) for value in values]
+        sizes.append(str(values[0]) if len(set(values)) == 1 else letter)
+    if len(set(records_tp := [str(r.tp) for r in records])) > 1:
+        columns["TP"] = records_tp
+    title = names[0] if len(set(names)) == 1 else ""
+    if title and any(shape[0] is not None for shape in shapes):
+        title += f" {' x '.join(sizes)}"
+    if records and "TP" not in columns:
+        title = f"{title}, TP {records_tp[0]}" if title else f"TP {records_tp[0]}"
+    return title, columns
+
+
+def _workload_name(record: RunRecord) -> str:
+    """Return how a table names the workload of a point, without the sizes of a bare GEMM and the number of GPUs."""
     if record.model is not None:
-        part = record.sublayer if record.layer is None else f"layer, {record.layer},"
-        return f"{record.model} {part} TP {record.tp}"
+        part = record.sublayer if record.layer is None else f"layer, {record.layer}"
+        return f"{record.model} {part}"
     if record.m is not None:
-        kind = "GEMM" if record.sublayer is None else f"{record.sublayer} GEMM"
-        return f"{kind} {record.m} x {record.n} x {record.k} TP {record.tp}"
-    return f"collective on {record.tp} GPUs"
+        return "GEMM" if record.sublayer is None else f"{record.sublayer} GEMM"
+    return "collective"
 
 
 def number(value: float | None, digits: int, unit: float = 1) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from t3sim.cli._tables import WIDTH
+from t3sim.errors import PointsFailed
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 override_option = click.option(
     "-s", "overrides", metavar="KEY=VALUE", multiple=True,
     help="Replace a value, like -s machine.link.bandwidth='100 GB/s'; may be repeated, the last one wins. "
-    "Of a swept key it pins the axis.",
+    "Fixes a swept key to one value.",
 )  # fmt: skip
 trace_root_option = click.option(
     "--trace-root", type=click.Path(file_okay=False),
@@ -46,29 +47,38 @@ def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None
     click.echo(f"{file}: no problems")
     for line in summary(experiment):
         click.echo(line)
+    if experiment.refused:
+        raise PointsFailed(f"{len(experiment.refused)} of {len(experiment.points)} points are refused")
 
 
 def summary(experiment: Experiment) -> Iterator[str]:
     """What the experiment would run, in a few lines."""
     for line in _summary(experiment):
-        yield from wrap(line, WIDTH, subsequent_indent=" " * 12)
+        yield from wrap(line, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
 
 
 def _summary(experiment: Experiment) -> Iterator[str]:
     n = len(experiment.points)
     yield f"experiment  {experiment.name}: {n} point{'' if n == 1 else 's'}"
     if experiment.n_duplicates:
-        yield f"            {experiment.n_duplicates} more combinations equal one of these and are left out"
+        yield f"            {experiment.n_duplicates} duplicate combinations skipped"
     for key, values in experiment.axes.items():
         yield f"axis        {key}: {', '.join(map(_as_written, values))}"
     for name, description in experiment.machine_descriptions.items():
         yield f"machine     {name}: {description.split('. ')[0].rstrip('.').strip()}"
+    for i, reason in experiment.refused.items():
+        yield f"refused     {experiment.point_in_words(i)}: {reason}"
+    given = {text.partition("=")[0].strip(): text for text in experiment.overrides}
+    for key in experiment.axes:
+        for prefix, text in given.items():
+            if key.startswith(f"{prefix}.") and f"sweep.grid.{key}" not in given:
+                yield f"note        {key} is still swept: `-s {text}` does not set it"
     if any(point.workload.tp == 1 for point in experiment.points):
         yield "note        tp 1 is a plain GEMM: there is no collective and no link traffic"
     bare = {point.workload.operator for point in experiment.points if point.workload.gemm and not point.workload.model}
     for operator, local in (("gemm-rs", "k"), ("ag-gemm", "n")):
         if operator in bare and "workload.tp" in experiment.axes and f"workload.gemm.{local}" not in experiment.axes:
-            yield f"note        {local} of a bare GEMM is what one GPU has: it stays while workload.tp is swept"
+            yield f"note        {local} of a bare GEMM is per GPU: it does not change with workload.tp"
 
 
 def _as_written(value: Any) -> str:

@@ -53,7 +53,7 @@ def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[li
     from t3sim.workload.layer import sublayer_workloads
 
     given = {"workload.tp": tp, "workload.tokens": tokens}
-    points = load_experiment(path, [f"{key}={value}" for key, value in given.items() if value is not None]).points
+    points = load_experiment(path, [f"{key}={value}" for key, value in given.items() if value is not None]).runnable
     groups: dict[tuple[str, int], dict[WorkloadSpec, None]] = {}
     for run in points:
         parts = [part for part in sublayer_workloads(run.workload) if part.gemm is not None]

@@ -17,6 +17,7 @@ import numpy as np
 
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.errors import UsageError
 from t3sim.experiment.phase_task import trace_of
 from t3sim.overlap import overlap_strategies
 from t3sim.program.operations import CACHED, Gemm, Moves, Program
@@ -49,16 +50,20 @@ class Work:
     simulated_s: float  # all of it
 
 
-def planned_hours(points: Sequence[RunSpec], limit: float) -> float:
-    """Return about how many hours *points* simulate on one core; equal phases count once.
+def planned_hours(points: Sequence[RunSpec], limit: float, refused: dict[int, UsageError]) -> float:
+    """Return the estimated simulation time of *points* on one core, in hours; equal phases count once.
 
-    When it is more than *limit*, and so many points have been planned that it is known what they are like, the others
-    are taken to be like them.
+    Why a point cannot be planned is noted in *refused*, by its index.  Once many points are planned and the estimate
+    exceeds *limit*, it is extrapolated to the other points.
     """
     seconds: dict[tuple[object, ...], float] = {}
     for n, run in enumerate(points, start=1):
         plan = PhasePlan()
-        evaluate(run, trace_of(run), plan)
+        try:
+            evaluate(run, trace_of(run), plan)
+        except UsageError as error:
+            refused[n - 1] = error
+            continue
         seconds.update({key: phase_seconds(job) for key, job in plan.jobs.items() if key not in seconds})
         if n % SURELY_PLANNED == 0 and sum(seconds.values()) > limit * 3600:
             return sum(seconds.values()) * len(points) / n / 3600

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from t3sim.checks.audit import Audit
-from t3sim.errors import EnvironmentFailure, T3SimError
+from t3sim.errors import EnvironmentFailure, T3SimError, UsageError
 from t3sim.experiment.estimate import phase_seconds
 from t3sim.experiment.phase_digest import phase_digest, program_digest
 from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode
@@ -53,11 +53,12 @@ class PhaseRunner:
     def __init__(
         self, points: Sequence[MadeOfPhases], folder: str | Path, audit: Audit | None = None, *,
         has_timeline: bool = False, is_lenient: bool = False, noun: str = "points",
+        refused: Mapping[int, str] | None = None,
     ) -> None:  # fmt: skip
         """Plan the phases; *audit* follows them and counts what it looks at, with timelines if *has_timeline*.
 
         *is_lenient*: an error of the simulator fails the points concerned instead of ending the run.  *noun* is what
-        progress calls the points.
+        progress calls the points.  *refused* are points that are not simulated, with the reasons.
         """
         self.points = points
         self.audit = Audit() if audit is None else audit
@@ -69,7 +70,7 @@ class PhaseRunner:
         self._tasks: dict[str, PhaseTask] = {}  # by digest, in the order of the points
         self._known: dict[str, StoredPhase] = {}
         self._failed: dict[str, str] = {}  # reasons by digest
-        self._refused: dict[int, str] = {}  # points that cannot be planned, with the reasons
+        self._refused = dict(refused or {})  # points that cannot be planned, with the reasons
         self._of_point: list[tuple[str, ...]] = [()] * len(points)  # digests of what each needs, as far as known
         self._points_of: dict[str, dict[int, None]] = {}  # those that need a phase
         self._ready: deque[PhaseTask] = deque()  # to be simulated; the workers take from it
@@ -77,7 +78,8 @@ class PhaseRunner:
         self._total_s = 0.0  # estimate of all that is simulated; it grows when what phases start from is finished
         self._digest_of: dict[tuple[Any, ...], str] = {}  # by the keys of jobs
         for i in range(len(points)):
-            self._ask(i)
+            if i not in self._refused:
+                self._ask(i)
 
     @property
     def n_phases(self) -> int:
@@ -115,7 +117,7 @@ class PhaseRunner:
             self._put_longest_first()
         self._total_s = sum(task.seconds for task in self.missing)
         shares: dict[str, float] = {}  # that are done, by digest
-        done_s, furthest, n_failed = 0.0, 0.0, 0
+        done_s, furthest, n_failed = 0.0, 0.0, len(self._refused)
 
         def report(task: PhaseTask, share: float) -> None:
             nonlocal done_s, furthest
@@ -140,6 +142,8 @@ class PhaseRunner:
                 if longest_first:
                     self._put_longest_first()
             elif outcome.error is not None and not self._is_forgiven(outcome.error):
+                if type(outcome.error) is UsageError:
+                    raise UsageError(f"strategy {outcome.task.run.strategy}: {outcome.error.message}")
                 raise outcome.error
             else:
                 self._failed[digest] = outcome.reason
@@ -219,4 +223,5 @@ class PhaseRunner:
 
     def _is_forgiven(self, error: Exception) -> bool:
         """Return whether *error* fails the points concerned only."""
-        return self._is_lenient and not isinstance(error, EnvironmentFailure)
+        is_of_one_point = isinstance(error, UsageError) and len(self.points) > 1
+        return is_of_one_point or (self._is_lenient and not isinstance(error, EnvironmentFailure))

@@ -2,7 +2,8 @@
 
 **Overrides** (``-s key=value``) apply after the file, in the order given; the
 last one of a key wins.  An override of a swept key pins that axis: the axis
-is dropped and every point has the given value.  ``sweep.grid.KEY=[...]``
+is dropped and every point has the given value.  An override of a mapping that
+contains swept keys pins those that it names.  ``sweep.grid.KEY=[...]``
 replaces or adds an axis.  Paths in a file and in an override are relative to
 the folder of the experiment file.
 
@@ -27,9 +28,9 @@ from pydantic import ValidationError
 from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
-from t3sim.config.trees import MAX_GUESSES, Problems, spec_problems, unknown_key
+from t3sim.config.trees import MAX_GUESSES, Problems, problem_at, spec_problems, unknown_key
 from t3sim.config.yaml_loader import Node, Position, load_yaml, load_yaml_text, type_name
-from t3sim.errors import ConfigError, UsageError
+from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.experiment.checks import check_point, shortest_latency
 from t3sim.experiment.decisions import DEFAULT, Decisions
 from t3sim.experiment.estimate import least_hours, planned_hours
@@ -65,8 +66,19 @@ class Experiment:
     overrides: tuple[str, ...] = ()
     n_duplicates: int = 0  # combinations left out because they equal an earlier point
     combinations: list[list[tuple[int, ...]]] = field(default_factory=list, repr=False)  # see _Planner.plan
+    refused: dict[int, str] = field(default_factory=dict)  # index of each point that cannot be simulated -> reason
     machine_descriptions: dict[str, str] = field(default_factory=dict, repr=False)
     mapping: bytes | None = field(default=None, repr=False)  # as JSON, of an experiment that is no file
+
+    @property
+    def runnable(self) -> list[RunSpec]:
+        """The points that can be simulated."""
+        return [run for i, run in enumerate(self.points) if i not in self.refused]
+
+    def point_in_words(self, i: int) -> str:
+        """Return what tells point *i* apart: its strategy, and the values of the swept keys."""
+        places = zip(self.axes.items(), self.combinations[i][0], strict=True)
+        return _in_words(self.points[i], {key: values[place] for (key, values), place in places})
 
     def content(self) -> bytes:
         """Return the experiment as it was given."""
@@ -86,7 +98,9 @@ def load_experiment(
     mapping are relative to the current folder.
     *overrides* are texts ``key=value`` as behind ``-s``, or a mapping: ``{"workload.tp": 16}``.
 
-    Raises ConfigError with all problems at once, or InputDataError if the only problems are with a tile trace.
+    Values that are legal but do not fit together refuse the points that have them; the others are planned.
+    Raises ConfigError with all problems at once, also if every point is refused, or InputDataError if the only
+    problems are with a tile trace.
     """
     if isinstance(overrides, str):
         raise UsageError(f"overrides are a list or a mapping, not one text: [{overrides!r}]")
@@ -108,6 +122,15 @@ def _json(value: Any, name: str, indent: int | None = None) -> str:
 def _plain(value: Any) -> Any:
     """Return a number of NumPy as Python's, and a path as text."""
     return value.item() if hasattr(value, "item") else os.fspath(value)
+
+
+def _in_words(run: RunSpec, swept: Mapping[str, Any]) -> str:
+    of_axes = [
+        f"{key} {value if isinstance(value, str) else json.dumps(value, allow_nan=False)}"
+        for key, value in swept.items()
+    ]
+    names = [] if "strategy" in swept or "strategy.name" in swept else [f"strategy {run.strategy}"]
+    return ", ".join([*names, *of_axes])
 
 
 def too_many_points(n_points: int) -> str:
@@ -160,7 +183,7 @@ class _Planner:
         self._unknown_keys(root, axes)
         self._load_plugins(root)
         self.decisions.note_experiment(root, (*original_axes, *axes), has_plugins=bool(self.plugins))
-        made: dict[str, tuple[RunSpec, Mapping[str, Node], list[tuple[int, ...]]]] = {}  # by content
+        made: dict[str, tuple[RunSpec, Mapping[str, Node], Problems, list[tuple[int, ...]]]] = {}  # by content
         by_prefix = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
         for i_point, places in enumerate(product(*(range(len(axis.values)) for axis in axes))):
             if self.problems and i_point >= MAX_POINTS_WITH_PROBLEMS:
@@ -170,13 +193,22 @@ class _Planner:
                 tree = with_set(tree, path, value, self.problems)
             point = self._point(tree)
             if point is not None:
-                made.setdefault(point[0].model_dump_json(), (*point, []))[2].append(places)
+                made.setdefault(point[0].model_dump_json(), (*point, []))[3].append(places)
         if self.problems:
             raise self.problems.in_reading_order()
         if self.workloads.input_error is not None:
             raise self.workloads.input_error
-        points, provenance, combinations = map(list, zip(*made.values(), strict=True))
-        self._check_hours(root, points)
+        points, provenance, refusals, combinations = map(list, zip(*made.values(), strict=True))
+        swept = [{a.key: a.values[j].plain() for a, j in zip(axes, places[0], strict=True)} for places in combinations]
+        left = {i: run for i, run in enumerate(points) if not refusals[i]}
+        unplanned = self._check_hours(root, left) if left else {}
+        for i, error in unplanned.items():
+            refusals[i].take([_refusal_of(error, provenance[i], root)])
+        if all(refusals):
+            for i, problems in enumerate(refusals):
+                where = f"{_in_words(points[i], swept[i])}: " if i in unplanned else ""
+                self.problems.take(replace(problem, message=where + problem.message) for problem in problems)
+            raise self.problems.in_reading_order()
         return Experiment(
             name=points[0].experiment,
             description=str(root.value["description"].value) if "description" in root.value else "",
@@ -189,6 +221,7 @@ class _Planner:
             overrides=self.overrides,
             n_duplicates=n_points - len(points),
             combinations=combinations,
+            refused={i: _reason(problems) for i, problems in enumerate(refusals) if problems},
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
 
@@ -218,19 +251,23 @@ class _Planner:
         self.problems.add(node, "schema_version", advice)
         raise self.problems.in_reading_order()
 
-    def _check_hours(self, root: Node, points: Sequence[RunSpec]) -> None:
-        """Refuse what would simulate for days, unless the file or ``-s`` says that it is meant."""
+    def _check_hours(self, root: Node, left: Mapping[int, RunSpec]) -> dict[int, UsageError]:
+        """Refuse what would simulate for days, unless the file or ``-s`` says that it is meant.
+
+        Returns by index of a point why it cannot be planned.
+        """
+        points, refused = list(left.values()), dict[int, UsageError]()
         node = root.get("max_hours")
         limit = DEFAULT_MAX_HOURS if node is None else node.value
-        what = f"is {limit}, but the {len(points)} points" if len(points) > 1 else f"is {limit}, but the point"
+        what = f"is {limit}, but the experiment of {len(points)} point{'s' * (len(points) > 1)}"
         least = math.ceil(least_hours(points))
         if least > limit:
-            message = f"{what} would simulate for {least} hours on one core at least; a larger `max_hours` goes on"
+            message = f"{what} needs at least {least} hours on one core; increase `max_hours` to run it"
         else:
-            hours = math.ceil(planned_hours(points, limit))
+            hours = math.ceil(planned_hours(points, limit, refused))
             if hours <= limit:
-                return
-            message = f"{what} would simulate for about {hours} hours on one core; -s max_hours={hours} goes on"
+                return {i: refused[n] for n, i in enumerate(left) if n in refused}
+            message = f"{what} needs about {hours} hours on one core; run it with -s max_hours={hours}"
         self.problems.report(root, "max_hours", message)
         raise self.problems.in_reading_order()
 
@@ -249,8 +286,9 @@ class _Planner:
 
     # one point
 
-    def _point(self, tree: Node) -> tuple[RunSpec, Mapping[str, Node]] | None:
-        before = len(self.problems)
+    def _point(self, tree: Node) -> tuple[RunSpec, Mapping[str, Node], Problems] | None:
+        """The point of a tree, its values' nodes, and why it is refused; None if a value of its own is illegal."""
+        before, refusals = len(self.problems), Problems(str(self.path))
         content = {key: node for key, node in tree.value.items() if key in OF_A_POINT}
         kept = replace(tree, value=content)
         point, bad_keys = self._read_point(kept)
@@ -267,7 +305,7 @@ class _Planner:
             spec = machine.spec if machine else None
             workload = self.problems.caught(self.workloads.read, tree, point.workload, kernels, spec)
         if machine is not None and workload is not None:
-            check_point(self.problems, tree, machine, workload, point, choices)
+            check_point(refusals, tree, machine, workload, point, choices)
         if len(self.problems) > before or machine is None or workload is None or strategy is None:
             return None
         with base_units():
@@ -283,7 +321,7 @@ class _Planner:
         else:
             leaves = tiling_leaves_of(kernels, kernels_tree, run)
         leaves |= {key: node for choice in choices for key, node in choice.leaves().items()}
-        return run, self._provenance(tree, kept, run, machine, leaves)
+        return run, self._provenance(tree, kept, run, machine, leaves), refusals
 
     def _provenance(
         self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, resolved: Mapping[str, Node]
@@ -330,6 +368,23 @@ class _Planner:
         if cache_key not in self.machines:
             self.machines[cache_key] = self.problems.caught(resolve_machine, node, self.folder)
         return self.machines[cache_key]
+
+
+def _refusal_of(error: UsageError, provenance: Mapping[str, Node], root: Node) -> Problem:
+    """Return why a point cannot be planned as a problem of the key that the message begins with, if it does."""
+    key, colon, rest = error.message.partition(": ")
+    is_key = bool(colon) and key.split(".")[0] in ExperimentFile.model_fields
+    message = rest if is_key else error.message
+    node = provenance.get(key if is_key else "strategy")
+    if node is None or not node.position.line:
+        return problem_at(root, key if is_key else "strategy", message)
+    return node.problem(key if is_key else "strategy", message)
+
+
+def _reason(problems: Problems) -> str:
+    """Return the first of *problems* as a reason of a refusal, without its place."""
+    first = next(iter(problems))
+    return f"{first.key}: {first.message}" if first.key else first.message
 
 
 def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, Node]:

@@ -68,6 +68,11 @@ class Outcome:
     failed: list[FailedPoint] = field(default_factory=list)
     idle_axes: list[str] = field(default_factory=list)  # swept keys that changed nothing
 
+    def __repr__(self) -> str:
+        points = len(self.records) + len(self.failed)
+        where = f", results in {self.files['results.csv'].parent}" if "results.csv" in self.files else ""
+        return f"Outcome({points} point{'' if points == 1 else 's'}, {len(self.failed)} failed{where})"
+
     @cached_property
     def table(self) -> Any:
         """A DataFrame of what ``results.parquet`` holds: a row for each point, README says what the columns mean."""
@@ -93,7 +98,7 @@ class Outcome:
 def run(
     experiment: Experiment | Source, directory: str | Path | None = None, command: Sequence[str] = (),
     progress: Progress | None = None, audit: Audit | None = None, *, overrides: Overrides = (),
-    workers: Workers = THIS_PROCESS, phases: str | Path | None = None, timeline: bool | None = None,
+    workers: Workers | int = THIS_PROCESS, phases: str | Path | None = None, timeline: bool | None = None,
 ) -> Outcome:  # fmt: skip
     """Simulate every point and write results and manifest into *directory*, by default ``results/NAME``.
 
@@ -101,7 +106,7 @@ def run(
     Phases that are finished already are not simulated again; they are kept in the folder *phases*, by default
     ``directory/phases``.  *progress* is told how far the points are and the share of the work that is done, 0 to 1;
     *audit* says which of the full checks are made; *timeline* whether to write timelines, by default if points are few.
-    Points that could not be simulated (out of memory, a phase that kills its worker) are in ``failed``.  Raises
+    Points without a result (refused, out of memory, a phase that kills its worker) are in ``failed``.  Raises
     ``ModelError`` if a check fails, and ``EnvironmentFailure`` before anything is simulated if *directory* cannot be
     written or another run writes there.
     """
@@ -109,6 +114,7 @@ def run(
         experiment = load_experiment(experiment, overrides)
     elif overrides:
         raise UsageError("this experiment is planned already: give its overrides to load_experiment, or a path to run")
+    workers = Workers.of(workers)
     with owned(directory or default_folder(experiment.name)) as folder:
         return Sweep(experiment, folder, audit, phases, timeline).run(workers, command, progress)
 
@@ -135,6 +141,7 @@ class Sweep(PhaseRunner):
             folder / PHASES_NAME if phases is None else phases,
             audit,
             has_timeline=len(experiment.points) <= MOST_POINTS_WITH_TIMELINE if timeline is None else timeline,
+            refused=experiment.refused,
         )
 
     def run(

@@ -1,7 +1,8 @@
 """The axes of a sweep, and the overrides (``-s key=value``) that pin, replace or add them.
 
-An override of a swept key pins that axis: the axis is dropped and every point
-has the given value.  ``sweep.grid.KEY=[...]`` replaces or adds an axis.
+An override of a swept key pins that axis: the axis is dropped and every point has the given value.  An override of a
+mapping that contains swept keys replaces the mapping and pins the keys that it names; the other axes remain on top.
+``sweep.grid.KEY=[...]`` replaces or adds an axis.
 """
 
 import re
@@ -86,11 +87,21 @@ def overridden(
             root = with_set(root, path, value, problems)
             axes = axes_of(root, problems)
         else:
-            axes = [a for a in axes if a.path[: len(path)] != path]
+            axes = [a for a in axes if not _is_pinned(a, path, value)]
+            pending = [one for one in pending if one[0][: len(path)] != path]
             pending.append((path, value))
     for path, value in pending:  # so that what is checked once for all points sees them too
         root = with_set(root, path, value, problems)
-    return root, axes, pending
+    return root, axes, [one for one in pending if not any(_is_below(a.path, one[0]) for a in axes)]
+
+
+def _is_below(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return len(path) > len(other) and path[: len(other)] == other
+
+
+def _is_pinned(axis: Axis, path: tuple[str, ...], value: Node) -> bool:
+    """Return whether an override gives the swept key a value; below a mapping that it replaces, the axis remains."""
+    return axis.path == path or (_is_below(axis.path, path) and node_at(value, axis.path[len(path) :])[1])
 
 
 def _parsed_override(text: str, problems: Problems) -> Pending | None:

@@ -38,6 +38,18 @@ class Workers:
     n: int = 0
     scheduler: str | None = None
 
+    @classmethod
+    def of(cls, workers: "Workers | int") -> "Workers":
+        """Return *workers*, or so many processes of this experiment's own; 0: this process."""
+        if isinstance(workers, Workers):
+            return workers
+        if type(workers) is not int or workers < 0:
+            raise UsageError(f"workers: is {workers!r}, must be a number of processes, at least 0")
+        without_dask = lacking("worker processes") if workers else None
+        if without_dask is not None:
+            raise EnvironmentFailure(without_dask)
+        return cls(workers)
+
     def hired(self, say: Say) -> AbstractContextManager[Workforce]:
         """Return the workers, for the length of a context; *say* is told what a user should know meanwhile."""
         if self.n == 0 and self.scheduler is None:

@@ -166,7 +166,7 @@ def test_operators_of_a_layer_are_shown_with_the_time_that_results_have(t3sim, l
 def test_the_local_size_of_a_swept_gemm_is_mentioned(t3sim):
     swept = ["-s", "sweep.grid.workload.tp=[4, 8]"]
     bare = ["-s", "workload={gemm: {m: 8192, n: 4096, k: 2048}, tp: 8}"]
-    said = "note {} of a bare GEMM is what one GPU has: it stays while workload.tp is swept"
+    said = "note {} of a bare GEMM is per GPU"
     gathers = ["-s", "workload.operator=ag-gemm", "-s", "strategy=sequential"]
     for size, more in (("k", []), ("n", gathers)):
         found = " ".join(t3sim("config", "check", "good.yaml", *bare, *swept, *more).stdout.split())

@@ -498,3 +498,45 @@ def test_the_schema_covers_every_key():
     assert {"layer", "attention", "tokens", "sequence"} <= set(workload)
     assert ["training", "prompt"] in [option.get("enum") for option in workload["layer"]["anyOf"]]
     assert schema["$defs"]["LinkSpec"]["properties"]["bandwidth"]["type"] == "string"
+
+
+class TestRefusedPoints:
+    SWEPT = BASE + "sweep: {grid: {workload.tp: [8, 4], strategy: [t3, distfuse]}}"
+
+    def test_values_that_do_not_fit_refuse_their_points_only(self, plan):
+        experiment = plan(self.SWEPT)
+        assert [(run.workload.tp, run.strategy) for run in experiment.runnable] == [(8, "t3"), (4, "t3")]
+        refused = [experiment.point_in_words(i) for i in experiment.refused]
+        assert refused == ["workload.tp 8, strategy distfuse", "workload.tp 4, strategy distfuse"]
+
+    def test_if_all_are_refused_so_is_the_file(self, problems):
+        (line,) = problems(self.SWEPT, "strategy=distfuse")
+        assert line.startswith("-s strategy=distfuse: strategy: ")
+
+    def test_what_cannot_be_planned_names_strategy_and_point(self, problems):
+        bare = BASE.replace("{model: T-NLG, sublayer: FC-2, tp: 8}", "{gemm: {m: 200, n: 256, k: 64}, tp: 4}")
+        swept = bare + "sweep: {grid: {strategy: [sm-specialised], workload.gemm.n: [512, 1024]}}"
+        lines = problems(swept)
+        assert [re.findall(r"strategy sm-specialised, workload.gemm.n (\d+): ", line) for line in lines] == [
+            ["512"], ["1024"],
+        ]  # fmt: skip
+
+
+class TestOverrideOfAMappingAboveAnAxis:
+    SWEPT = BASE + "sweep: {grid: {workload.tp: [4, 8], machine.link.latency: [1 us, 2 us]}}"
+    FC1 = "{model: T-NLG, sublayer: FC-1%s}"
+
+    def test_axes_that_it_does_not_name_remain(self, plan):
+        experiment = plan(self.SWEPT, f"workload={self.FC1 % ''}", "machine=t3-75")
+        found = {
+            (p.machine.name, p.machine.link.latency, p.workload.sublayer, p.workload.tp) for p in experiment.points
+        }
+        assert {(latency, sublayer, tp) for _, latency, sublayer, tp in found} == {
+            (latency, "FC-1", tp) for latency in (10**6, 2 * 10**6) for tp in (4, 8)
+        }
+        assert {name.partition("+")[0] for name, *_ in found} == {"t3-75"}
+
+    def test_axes_that_it_names_are_pinned(self, plan):
+        experiment = plan(self.SWEPT, f"workload={self.FC1 % ', tp: 16'}")
+        assert list(experiment.axes) == ["machine.link.latency"]
+        assert {p.workload.tp for p in experiment.points} == {16}

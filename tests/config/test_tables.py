@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t3sim.cli._results import points_in_words, results_lines, traffic_lines
+from t3sim.cli._results import points_in_words, results_lines, sorted_records, traffic_lines
 from t3sim.cli._tables import WIDTH, table_lines
 from tests.analysis.folders import SEQUENTIAL, T3, study
 
@@ -49,13 +49,32 @@ def test_points_that_differ_in_a_swept_value_only_are_told_apart(n_axes: int) ->
 
 def test_what_all_points_share_is_said_once() -> None:
     title, *lines = results_lines([SEQUENTIAL, T3])
-    assert title == "Times (us) and speedup over sequential: T-NLG FC-2 TP 8 on t3-150"
+    assert title.endswith(": T-NLG FC-2, TP 8 on t3-150")
     assert not any("T-NLG" in line for line in lines)
-    assert any("Mega-GPT-2 FC-2 TP 16" in line for line in traffic_lines(study(8)))
+    assert any(line.split()[:3] == ["Mega-GPT-2", "FC-2", "16"] for line in traffic_lines(study(8)))
     other = dataclasses.replace(T3, machine="t3-150+link.bandwidth=75GB/s")
     assert any("75GB/s" in line for line in results_lines([SEQUENTIAL, T3, other]))
 
 
 def test_headings_are_as_short_as_they_can_be_told_apart() -> None:
     records = [dataclasses.replace(T3, axes={"a.b.size": i, "a.c.size": i, "a.b.kind": i}) for i in "12"]
-    assert list(points_in_words(records)[1]) == ["strategy", "b.size", "c.size", "kind"]
+    assert list(points_in_words(records)[1]) == ["b.size", "c.size", "kind", "strategy"]
+
+
+def test_rows_of_a_case_are_next_to_each_other_and_only_what_is_swept_has_a_column() -> None:
+    sweep = [
+        dataclasses.replace(
+            one, model=None, sublayer=None, m=8, n=16, k=k, tp=tp, axes={"arbitration.threshold": limit}
+        )
+        for one, limits in ((SEQUENTIAL, ("",)), (T3, ("5", "10")))
+        for limit in limits
+        for tp, k in ((4, 32), (8, 16))
+    ]
+    title, words = points_in_words(sorted_records(sweep))
+    assert title == ": GEMM 8 x 16 x k on t3-150"
+    assert words == {
+        "k": ["32", "32", "32", "16", "16", "16"],
+        "TP": ["4", "4", "4", "8", "8", "8"],
+        "strategy": ["sequential", "t3", "t3"] * 2,
+        "threshold": ["-", "5", "10"] * 2,
+    }

@@ -17,6 +17,7 @@ from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment import result_table
 from t3sim.experiment.axes import axis_texts, idle_axes
 from t3sim.experiment.runner import Sweep, run
+from t3sim.experiment.workers import Workers
 from t3sim.results.record import COLUMNS
 from t3sim.results.writer import read_results
 from tests.harness.here import t3sim_here
@@ -248,3 +249,38 @@ def test_a_mapping_is_checked_as_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="not one text"):
         t3sim.run(AS_MAPPING, overrides="workload.tp=2")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_point_is_listed_and_the_others_have_results(tmp_path: Path) -> None:
+    """One point is refused when it is planned, one when it is loaded on a machine."""
+    (tmp_path / "e.yaml").write_text(
+        "name: e\nmachine: t3-tiny\ntiling: gemm-64x64\n"
+        "workload: {gemm: {m: 256, n: 256, k: 64}, tp: 4, operator: gemm-ar}\n"
+        "strategy: {name: sequential, communication_units: 1}\n"
+        "sweep: {grid: {strategy.name: [sequential, t3, distfuse], workload.gemm.m: [128, 256]}}\n"
+    )
+    answer = t3sim_here("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
+    assert answer.returncode == 6
+    assert "strategy.name distfuse, workload.gemm.m 128" in " ".join(answer.stdout.split())
+    with (tmp_path / "out" / "failed.csv").open() as file:
+        failed = list(csv.DictReader(file))
+    assert [(row["point"], row["strategy"]) for row in failed] == [("5", "distfuse"), ("6", "distfuse")]
+    assert failed[0]["reason"].startswith("workload: ")
+    assert failed[1]["reason"].startswith("machine.link.topology: ")
+    assert n_rows(tmp_path / "out") == 4
+    assert t3sim_here("config", "check", "e.yaml", cwd=tmp_path).returncode == 6
+
+
+def test_an_outcome_is_shown_in_one_line(tmp_path: Path) -> None:
+    outcome = run(experiment(tmp_path, SWEEP), tmp_path / "results", workers=0)
+    assert repr(outcome) == f"Outcome(9 points, 0 failed, results in {tmp_path / 'results'})"
+
+
+def test_workers_are_a_number() -> None:
+    assert Workers.of(4) == Workers(4)
+    with pytest.raises(UsageError, match="workers: is -1"):
+        Workers.of(-1)
+
+
+def test_the_package_shows_what_it_offers() -> None:
+    assert dir(t3sim) == sorted(t3sim.__all__)
