@@ -106,7 +106,8 @@ def panels_of(results: Results, key: str) -> tuple[AxisValues, list[Panel]]:
         members = [row for other, some in cases.items() if other == case or _is_part(other, case) for row in some]
         _, machine, *fixed = case
         title = [_title(members[0], key), *([machine] if len(base_names) > 1 else [])]
-        title += [f"{name.rsplit('.', maxsplit=1)[-1].replace('_', ' ')} {members[0][name]}" for name in others]
+        named = zip(others, fixed, strict=True)
+        title += [f"{name.rsplit('.', maxsplit=1)[-1].replace('_', ' ')} {value}" for name, value in named]
         lines = {
             name: {str(row[key]): row["speedup"] for row in members if row["strategy"] == name}
             for name in strategy_order(row["strategy"] for row in members)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t3sim.config.experiment import RunSpec
-from t3sim.errors import UsageError
+from t3sim.errors import ConfigError, UsageError
 from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import simulate
 from tests.conftest import DEEP, cases, sample
@@ -60,7 +60,7 @@ def test_one_gpu_does_not_stand_for_ranks_of_unlike_programs() -> None:
         return point("flux-push", *changes, shape=(512, 128, 64), tp=4)
 
     reason = r"one GPU for all, and in part `fused` operation `gemm`, order\[0\] is 12 on rank 1 and 0 on rank 0; use"
-    with pytest.raises(UsageError, match=reason):
+    with pytest.raises(ConfigError, match=reason):
         naive("mirrored")
     run = naive("explicit")
     assert {len(phase.gpus) for phase in explicit(run).phases} == {4}

@@ -357,19 +357,19 @@ def test_every_strategy_declares_what_it_overlaps() -> None:
     ],
 )
 def test_rows_that_do_not_fit_are_refused(overrides: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(ConfigError, match=message):
         point("flux-ag", *SWITCH, ENGINE, "workload.operator=ag-gemm", *overrides, shape=(512, 128, 64))
 
 
 @pytest.mark.parametrize("strategy", ["async-tp-ag", "te-ring-ag"])
 def test_rows_that_cannot_be_shared_are_refused(strategy: str) -> None:
-    with pytest.raises(UsageError, match="4 GPUs cannot have as many of 513 rows each; 512 can be shared"):
+    with pytest.raises(ConfigError, match="4 GPUs cannot have as many of 513 rows each; 512 can be shared"):
         point(strategy, *SWITCH, ENGINE, "workload.operator=ag-gemm", shape=(513, 128, 64))
 
 
 @pytest.mark.parametrize("strategy", ["flux-ag", "async-tp-ag", "te-ring-ag"])
 def test_a_machine_without_copy_engines_is_refused(strategy: str) -> None:
-    with pytest.raises(UsageError, match=f"{strategy}: this machine has no copy engines"):
+    with pytest.raises(ConfigError, match=f"{strategy}: this machine has no copy engines"):
         point(strategy, *SWITCH, "workload.operator=ag-gemm", shape=(512, 128, 64))
 
 

@@ -101,7 +101,7 @@ def test_a_host_that_issues_one_by_one_takes_longer() -> None:
     )
     ticks = simulate(of()).ticks.from_ps(23_000_000)
     assert behind["all added up"] - first["all added up"] == ticks
-    with pytest.raises(UsageError, match="does not say what that takes"):
+    with pytest.raises(ConfigError, match="does not say what that takes"):
         simulate(of("strategy.host=eager"))
 
 
@@ -182,7 +182,7 @@ def test_sums_so_slow_that_the_machine_would_seem_to_hang_are_refused() -> None:
 
 
 def test_machines_and_orders_that_it_cannot_have_are_refused() -> None:
-    with pytest.raises(UsageError, match="this machine has no copy engines"):
+    with pytest.raises(ConfigError, match="this machine has no copy engines"):
         simulate(point("async-tp", *SWITCH, shape=(256, 128, 64), tp=4))
     with pytest.raises(UsageError, match="async-tp has an order of its own"):
         async_tp(operator(4, staggered=False), {"host": GRAPH})

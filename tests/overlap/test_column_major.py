@@ -8,7 +8,7 @@ import pytest
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
-from t3sim.errors import ConfigError, UsageError
+from t3sim.errors import ConfigError
 from t3sim.system.simulate import simulate
 from tests.conftest import cases
 from tests.harness.rings import point
@@ -45,7 +45,7 @@ def test_the_output_lies_elsewhere() -> None:
 
 
 def test_nobody_owns_rows_of_it() -> None:
-    with pytest.raises(UsageError, match="here GPUs own rows of the output"):
+    with pytest.raises(ConfigError, match="here GPUs own rows of the output"):
         simulate(of("flux-push", "machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB"))
 
 

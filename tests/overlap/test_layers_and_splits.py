@@ -311,8 +311,8 @@ def test_a_launch_is_charged_for_every_operator(folder: Path) -> None:
 
 def test_a_layer_is_estimated_as_its_sublayers(folder: Path) -> None:
     whole = layer_point(folder, "strategy=t3")
-    assert planned_hours([whole], 24) == pytest.approx(planned_hours(sublayer_runs(whole), 24))
-    assert planned_hours([whole], 24) > planned_hours(sublayer_runs(whole)[:3], 24)
+    assert planned_hours([whole], 24, {}) == pytest.approx(planned_hours(sublayer_runs(whole), 24, {}))
+    assert planned_hours([whole], 24, {}) > planned_hours(sublayer_runs(whole)[:3], 24, {})
 
 
 def check_split(split: SimulationResult, whole: SimulationResult) -> None:

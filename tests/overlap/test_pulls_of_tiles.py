@@ -68,7 +68,7 @@ def test_explicit_mode_agrees(name: str, tp: int) -> None:
 
 def test_one_shot_needs_every_gpu() -> None:
     """Do ranks whose tiles lie in the order of their rows run programs of their own?"""
-    with pytest.raises(UsageError, match="explicit"):
+    with pytest.raises(ConfigError, match="explicit"):
         simulate(of(ONE_SHOT))
 
 

@@ -145,7 +145,7 @@ def test_refusals() -> None:
     for name in PARAMS:
         with pytest.raises(ConfigError, match=r"communication_units: is 4, must be below `machine\.gpu\.n_compute_u"):
             of(name, "strategy.communication_units=4")
-        with pytest.raises(UsageError, match="cannot own the same number of whole tile rows each"):
+        with pytest.raises(ConfigError, match="cannot own the same number of whole tile rows each"):
             simulate(of(name, shape=(96, 128), tp=3))
     flat = TILING.model_copy(update={"workgroup_tile": (1, 64), "wavefront_tile": (1, 64)})
     trace = make_tile_trace(GemmShape(m=2, n=95, k=64), flat, 2)

@@ -6,7 +6,7 @@ import pytest
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
-from t3sim.errors import ModelError, UsageError
+from t3sim.errors import ConfigError, ModelError, UsageError
 from t3sim.overlap import te_p2p
 from t3sim.overlap.te_p2p import te_p2p_program
 from t3sim.program.checks import problems_of
@@ -81,9 +81,9 @@ def test_canary_rows_that_are_sent_to_the_wrong_rank_are_noticed(monkeypatch: py
 def test_refusals() -> None:
     with pytest.raises(UsageError, match=r"strategy\.streams: is 4, TransformerEngine has at most 3"):
         te_p2p.te_p2p(operator(4), {"streams": 4, "host": GRAPH})
-    with pytest.raises(UsageError, match="te-p2p-rs: this machine has no copy engines"):
+    with pytest.raises(ConfigError, match="te-p2p-rs: this machine has no copy engines"):
         simulate(point("te-p2p-rs", *SWITCH, shape=(256, 128, 64), tp=4))
-    with pytest.raises(UsageError, match="te-p2p-rs cuts the rows into equal shares"):
+    with pytest.raises(ConfigError, match="te-p2p-rs cuts the rows into equal shares"):
         simulate(point("te-p2p-rs", *SWITCH, f"machine.gpu.copy_engines={ENGINE}", shape=(254, 128, 64), tp=3))
 
 
