@@ -127,6 +127,10 @@ def test_a_strategy_that_the_axis_does_not_reach_is_in_every_panel_of_its_worklo
     _, panels = panels_of(results, "arbitration.threshold")
     assert [list(panel.lines) for panel in panels] == [["sequential", "t3", "t3-mca"], ["sequential", "t3-mca"]]
     assert [len(line) for line in panels[0].lines.values()] == [1, 1, 2]
+    assert swept_axes(results) == ["arbitration.threshold", "tp"]
+    _, panels = panels_of(results, "tp")  # of an axis that a strategy does not have, it is in every panel
+    assert [panel.title for panel in panels] == ["T-NLG FC-2, threshold 5", "T-NLG FC-2, threshold 10"]
+    assert [[len(line) for line in panel.lines.values()] for panel in panels] == [[2, 1, 2]] * 2
 
 
 def test_without_swept_keys_the_number_of_gpus_is_the_axis(tmp_path: Path) -> None:
