@@ -107,15 +107,16 @@ MAX_JSON_DEPTH = 50
 MAX_JSON_DIGITS = 100  # of a number
 
 
-def parse_json(content: bytes) -> dict[str, Any]:
+def parse_json(content: bytes, *, finite: bool = True) -> dict[str, Any]:
     """Return the object that a file of JSON holds; raises ``ValueError``.
 
-    Refused as well: a key twice in an object, numbers that are not finite or too long, more than 50 levels.
+    Refused as well: a key twice in an object, numbers that are too long or, unless *finite* is false, ``Infinity`` and
+    ``NaN``, which Python writes; more than 50 levels.
     """
     try:
         found = json.loads(
-            content.decode("utf-8-sig"), object_pairs_hook=_without_duplicates, parse_constant=_refused_number,
-            parse_int=_short_integer,
+            content.decode("utf-8-sig"), object_pairs_hook=_without_duplicates,
+            parse_constant=_refused_number if finite else float, parse_int=_short_integer,
         )  # fmt: skip
         is_too_deep = _depth(found) > MAX_JSON_DEPTH
     except UnicodeDecodeError as error:

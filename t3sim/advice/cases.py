@@ -12,7 +12,8 @@ from t3sim.config.yaml_loader import Position, load_yaml
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.experiment.plan import MAPPING, Experiment, load_experiment
 from t3sim.experiment.shipped import shipped_experiments
-from t3sim.workload.sublayers import PHASES_OF
+from t3sim.workload.models import named_model
+from t3sim.workload.sublayers import PHASES_OF, TURNED_AROUND, lacks
 
 MOST_CASES = 200
 OPTIONS = {
@@ -68,7 +69,9 @@ def cases_of_model(
     """
     found: list[RunSpec] = []
     for operator in ("gemm-rs", "ag-gemm"):  # of a layer with sequence parallelism
-        sublayers = [name for name, when in PHASES_OF[operator].items() if when == phase]
+        sublayers = [name for name, when in PHASES_OF[operator].items() if when == phase and _has(model, name)]
+        if not sublayers:
+            continue
         experiment = {
             "name": operator, "machine": machine, "strategy": "sequential",
             "workload": {"model": model, "operator": operator},
@@ -80,6 +83,22 @@ def cases_of_model(
         except ConfigError as error:
             raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
     return _checked(found)
+
+
+def notes_on(target: str, overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return what has to be said of the models of *target*, such as a checkpoint that is not in 16 bit."""
+    if is_experiment(target):
+        return load_experiment(target, overrides).notes
+    return named_model(target).notes
+
+
+def _has(model: str, sublayer: str) -> bool:
+    """Return whether any layer of *model* has *sublayer*; a model that cannot be read is reported where it is named."""
+    try:
+        found = named_model(model)
+    except ConfigError:
+        return True
+    return lacks(found.with_sublayer(sublayer), TURNED_AROUND.get(sublayer, sublayer)) is None
 
 
 def _said_of_an_option(problem: Problem) -> str:

@@ -68,7 +68,7 @@ def advise(
     Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
     """
     from t3sim.advice.answer import answer_of, hardware_candidate, write_answers
-    from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, numbers
+    from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, notes_on, numbers
     from t3sim.advice.search import case_of, settle
     from t3sim.advice.validated import Validated
     from t3sim.experiment.phase_files import PHASES_NAME
@@ -85,6 +85,7 @@ def advise(
         phase = "backward" if backward else "forward"
         runs = cases_of_model(target, machine, tiling, *sizes, phase, overrides)
         name = f"{runs[0].workload.model}-{runs[0].machine.name.partition('+')[0]}"
+    echo(*(line for text in notes_on(target, overrides) for line in wrap(f"note: {text}", WIDTH)))
     directory = output or default_folder(f"advice-{name}")
     with owned(directory):
         cases = [case_of(run, {} if host is None else {"host": host}) for run in runs]

@@ -108,7 +108,7 @@ def run(
     echo(*wrap(" ".join(found), WIDTH))
     if absent:
         note(absent)
-    for text in extrapolations(experiment.runnable):
+    for text in (*experiment.notes, *extrapolations(experiment.runnable)):
         note(text)
     for key in outcome.idle_axes:
         note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")

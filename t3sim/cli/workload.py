@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -15,8 +16,15 @@ from t3sim.errors import UsageError
 if TYPE_CHECKING:
     from t3sim.config.experiment import ModelSpec, RunSpec, WorkloadSpec
 
+WIDTH = 80
 GEMM_HEADINGS = ("GEMM", "phase", "M", "N", "local K", "GFLOP", "output MB", "FLOP/byte", "all-reduce MB")
 GATHERING_HEADINGS = ("GEMM", "phase", "M", "local N", "K", "GFLOP", "output MB", "FLOP/byte", "all-gather MB")
+# Of a model, whose last column is the element type of weights, and of activations where that is another.
+MODEL_HEADINGS = (
+    ("", "", "", "", "local", "", "output", "FLOP", "sent", "element"),
+    ("GEMM", "phase", "M", "N", "K", "GFLOP", "MB", "/byte", "MB", "type"),
+)
+PROJECTION_HEADINGS = ("GEMM", "sliced", "M", "local N", "local K", "type")
 OPERATOR_HEADINGS = ("operator", "phase", "GFLOP", "MB", "us", "bound by")
 
 
@@ -32,8 +40,10 @@ def workload() -> None:
 def show(what: str, tp: int | None, tokens: int | None) -> None:
     """Print the GEMMs of one GPU before their all-reduce or behind an all-gather, and the other operators of a layer.
 
-    WHAT is an experiment file, the config.json of a Hugging Face model, a model file (.yaml) or a model of
-    configs/model, such as T-NLG.  MB are 10^6 bytes; all-reduce and all-gather count what one GPU sends.
+    EXPERIMENT|MODEL is an experiment file, the config.json of a Hugging Face model, a model file (.yaml) or a model of
+    configs/model, such as T-NLG.  A model has a table for each group of like layers, with the element type that its
+    checkpoint states; GEMMs are simulated as FP16.  MB are 10^6 bytes; all-reduce, all-gather and sent count what one
+    GPU sends.
     """
     from t3sim.config.yaml_loader import load_yaml
 
@@ -73,10 +83,7 @@ def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[li
 
 
 def _of_model(name: str, tp: int | None, tokens: int | None) -> Iterator[list[str]]:
-    from t3sim.config.experiment import WorkloadSpec
-    from t3sim.config.presets import load_tiling
     from t3sim.workload.models import named_model
-    from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 
     model = named_model(name, None, "workload.model")
     if tokens is None and not model.states_tokens:
@@ -84,18 +91,56 @@ def _of_model(name: str, tp: int | None, tokens: int | None) -> Iterator[list[st
     degrees = model.spec.tensor_parallel if tp is None else (tp,)
     if not degrees:
         raise UsageError(f"{name} does not say on how many GPUs it runs: give --tp N")
-    spec = model.spec if tokens is None else model.spec.model_copy(update={"tokens": tokens})
-    tiling = load_tiling()
+    if model.notes:
+        yield [line for text in model.notes for line in wrap(text, WIDTH, subsequent_indent="  ")]
     for degree in degrees:
-        try:
-            parts = [
-                WorkloadSpec(model=spec.name, sublayer=part, tp=degree, gemm=gemm_of(spec, part, degree), tiling=tiling)
-                for part in SUBLAYERS
-            ]
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        head = f"{spec.name} on {degree} GPUs: {_sizes(spec)}"
-        yield [head, *_table(GEMM_HEADINGS, [_gemm_row(part) for part in parts])]
+        for i, group in enumerate(model.groups or (model.spec,), start=1):
+            spec = group if tokens is None else group.model_copy(update={"tokens": tokens})
+            try:
+                yield _group(spec, degree, i)
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+
+
+def _group(model: ModelSpec, tp: int, number: int) -> list[str]:
+    """The GEMMs of a group of like layers on one of *tp* GPUs; raises ``ValueError`` if they cannot be sliced."""
+    from t3sim.config.experiment import WorkloadSpec
+    from t3sim.config.presets import load_tiling
+    from t3sim.workload.sublayers import SUBLAYERS, gemm_of, lacks, projections_of
+
+    if model.group:
+        lines = wrap(f"group {number}: {model.group}", WIDTH, subsequent_indent="  ")
+    else:
+        lines = []
+    lines += wrap(f"{model.name} on {tp} GPUs: {_sizes(model)}", WIDTH, subsequent_indent="  ")
+    tiling, rows = load_tiling(), []
+    for part in SUBLAYERS:
+        if lacks(model, part) is None:
+            gemm = gemm_of(model, part, tp)
+            spec = WorkloadSpec(model=model.name, sublayer=part, tp=tp, gemm=gemm, tiling=tiling)
+            rows.append([*_gemm_row(spec), _types(model, part)])
+    if rows:
+        lines += aligned([*MODEL_HEADINGS, *rows], n_words=2)
+    others = projections_of(model, tp)
+    if others:
+        is_shared = any(one.name.startswith("shared") for one in others)
+        lines.append(f"without a collective of their own{'; shared FC-2: that of the experts' if is_shared else ''}")
+        split = {"columns": "columns", "rows": "rows", "none": "not sliced"}
+        shapes = [[one.name, split[one.split], *map(str, one.gemm.model_dump().values()),
+                   _types(model, "FC-2" if one.name.startswith("shared") else "OP")] for one in others]  # fmt: skip
+        lines += aligned([PROJECTION_HEADINGS, *shapes], n_words=2)
+    if not rows and not others:
+        lines.append("  no GEMM that is simulated")
+    return lines
+
+
+def _types(model: ModelSpec, sublayer: str) -> str:
+    """The element types that the checkpoint states for the operands of a GEMM."""
+    if model.elements is None:
+        return "-"
+    is_attention = sublayer in ("OP", "IP")
+    one = model.elements.attention if is_attention else model.elements.feed_forward
+    return one.weights if one.weights == one.activations else f"{one.weights}/{one.activations}"
 
 
 def _title(workload: WorkloadSpec) -> str:
@@ -105,11 +150,23 @@ def _title(workload: WorkloadSpec) -> str:
 
 def _sizes(model: ModelSpec) -> str:
     """Say what a layer of *model* is made of."""
-    sizes = [f"hidden {model.hidden}", f"feed-forward {model.feed_forward_width}{' (gated)' if model.gated else ''}"]
-    if model.heads is not None:
+    sizes = [f"hidden {model.hidden}"]
+    if "feed-forward" in model.parts:
+        sizes.append(f"feed-forward {model.feed_forward_width}{' (gated)' if model.gated else ''}")
+    if model.moe is not None:
+        top = "" if model.moe.top_k is None else f" (top {model.moe.top_k})"
+        sizes.append(f"{model.moe.experts} experts{top} of {model.moe.intermediate}")
+    if model.mla is not None:
+        heads = f"{model.mla.qk_nope_head_dim} + {model.mla.qk_rope_head_dim}"
+        sizes.append(f"{model.heads} heads of {heads}, values of {model.mla.v_head_dim}")
+    elif model.heads is not None and "attention" in model.parts:
         kv = "" if model.kv_heads in (None, model.heads) else f", {model.kv_heads} of keys and values"
-        sizes.append(f"{model.heads} heads of {model.attention_width // model.heads}{kv}")
-    return ", ".join([*sizes, f"{model.tokens} tokens"])
+        values = "" if model.value_dim is None else f", values of {model.value_dim}"
+        sizes.append(f"{model.heads} heads of {model.attention_width // model.heads}{kv}{values}")
+    sizes.append(f"{model.tokens} tokens")
+    if not model.group:
+        sizes.append(f"{model.layers} layer{'s' if model.layers > 1 else ''}")
+    return ", ".join(sizes)
 
 
 def _gemm_row(part: WorkloadSpec) -> list[str]:

@@ -19,11 +19,65 @@ FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other
 Elements = Annotated[Count, Unit("elements")]
 
 
+class MoeSpec(Spec):
+    """Routed experts of a layer, each a feed-forward part, and the shared expert, which every token passes."""
+
+    experts: Count = Field(description="Number of routed experts of a layer.")
+    top_k: Count | None = Field(None, description="Routed experts of a token. If omitted, not stated.")
+    intermediate: Elements = Field(description="Intermediate size of a routed expert.")
+    shared_intermediate: Elements | None = Field(
+        None, description="Intermediate size of all shared experts together. If omitted, there is no shared expert."
+    )
+    groups: Count | None = Field(
+        None, description="Groups of experts for group-limited routing. If omitted, no groups."
+    )
+    top_groups: Count | None = Field(None, description="Groups that the experts of a token may come from.")
+
+
+class MlaSpec(Spec):
+    """Multi-head latent attention: queries, keys and values go through projections of low rank.
+
+    ``q_a`` and ``kv_a`` project the hidden size to the ranks, and every GPU computes them whole; ``q_b`` and ``kv_b``
+    project these to the heads, which tensor parallelism slices.  With ``o_lora_rank`` (DeepSeek-V4) the heads share one
+    latent vector as key and value, there is no ``kv_b``, and each of ``o_groups`` groups of heads has an output
+    projection of that rank before the last one.
+    """
+
+    q_lora_rank: Elements | None = Field(
+        None, description="Rank of the queries. If omitted, they are projected in one step."
+    )
+    kv_lora_rank: Elements = Field(description="Rank of keys and values.")
+    qk_nope_head_dim: Elements = Field(description="Part of a query and key head without rotary embedding.")
+    qk_rope_head_dim: Elements = Field(description="Part of a query and key head with rotary embedding.")
+    v_head_dim: Elements = Field(description="Size of a value head.")
+    o_groups: Count | None = Field(None, description="Groups of heads with an output projection of their own.")
+    o_lora_rank: Elements | None = Field(None, description="Rank of the output projection of a group.")
+
+
+class OperandTypes(Spec):
+    """Element types of the operands of a GEMM, such as ``bf16``, ``fp8``, ``int4``, ``nvfp4``; or ``unknown``."""
+
+    weights: str = Field(description="Element type of the weights, such as `fp8`.")
+    activations: str = Field(description="Element type of the activations, such as `bf16`.")
+
+
+class CheckpointTypes(Spec):
+    """Element types that a checkpoint states for each part of a layer; all is simulated as FP16."""
+
+    attention: OperandTypes = Field(description="Element types of the projections of attention.")
+    feed_forward: OperandTypes = Field(description="Element types of the dense feed-forward part.")
+    experts: OperandTypes = Field(description="Element types of the routed experts.")
+    excluded: tuple[str, ...] = Field((), description="Modules that the checkpoint excludes from quantisation.")
+    stated_by: str = Field("", description="The key or file that says so.")
+    says: str = Field("", description="Format of the checkpoint, as that key or file calls it.")
+
+
 class ModelSpec(Spec):
     """Hyperparameters of one layer of a transformer, and the tokens it works on (T3 table 2).
 
-    A model that states only its hidden size has the shapes of the T3 study: attention as wide as ``hidden``, a
-    feed-forward part of 4 x ``hidden``. Raises ``ValueError`` if the heads do not make up a width.
+    A model whose layers differ has a spec for each group of like layers.  A model that states only its hidden size has
+    the shapes of the T3 study: attention as wide as ``hidden``, a feed-forward part of 4 x ``hidden``.  Raises
+    ``ValueError`` if the heads do not make up a width.
     """
 
     name: str = Field(description="Name of the model in the results; for a preset, the name of its file.")
@@ -32,7 +86,9 @@ class ModelSpec(Spec):
     tokens: Annotated[Count, Unit("tokens")] = Field(
         description="Tokens over all sequences: the rows (M) of every GEMM."
     )
-    tensor_parallel: tuple[Count, ...] = Field(description="Tensor-parallel degrees to study.")
+    tensor_parallel: tuple[Count, ...] = Field(
+        (), description="Tensor-parallel degrees to study. If omitted, those asked for."
+    )
     sequence: Annotated[Count, Unit("tokens")] | None = Field(
         None, description="Length of one sequence; only attention depends on it."
     )
@@ -53,13 +109,28 @@ class ModelSpec(Spec):
     dropout: bool = Field(
         True, description="Dropout on attention probabilities and on both outputs of a layer, in training."
     )
+    value_dim: Elements | None = Field(None, description="Size of a value head. If omitted, `head_dim`.")
+    query_gate: bool = Field(
+        False, description="Gated attention: the query projection has as many columns again, the gate of the output."
+    )
+    joint_qkv: bool = Field(True, description="One GEMM of the hidden size gives queries, keys and values.")
+    parts: tuple[Literal["attention", "feed-forward"], ...] = Field(
+        ("attention", "feed-forward"), description="Dense parts that a layer has."
+    )
+    moe: MoeSpec | None = Field(None, description="Routed experts, which are not simulated yet.")
+    mla: MlaSpec | None = Field(None, description="Latent attention instead of key and value heads.")
+    elements: CheckpointTypes | None = Field(None, description="Element types that the checkpoint states.")
+    group: str = Field("", description="Which layers these are, in a model whose layers differ.")
+    left_out: tuple[str, ...] = Field((), description="Further parts of a layer that are not simulated.")
 
     @model_validator(mode="after")
     def _heads_make_up_a_width(self) -> ModelSpec:
         if self.heads is None:
-            for name in ("kv_heads", "head_dim", "whole_heads"):
+            for name in ("kv_heads", "head_dim", "whole_heads", "value_dim", "query_gate", "mla"):
                 if getattr(self, name):
                     raise ValueError(f"`{name}` needs `heads`")
+            return self
+        if self.mla is not None:
             return self
         if self.head_dim is None and self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) is not a multiple of heads ({self.heads}); give `head_dim`")
@@ -69,7 +140,7 @@ class ModelSpec(Spec):
 
     @property
     def attention_width(self) -> int:
-        """Elements of all query heads of a token: what the output projection multiplies."""
+        """Elements of all query heads of a token."""
         if self.heads is None or self.head_dim is None:
             return self.hidden
         return self.heads * self.head_dim

@@ -68,6 +68,7 @@ class Experiment:
     combinations: list[list[tuple[int, ...]]] = field(default_factory=list, repr=False)  # see _Planner.plan
     refused: dict[int, str] = field(default_factory=dict)  # index of each point that cannot be simulated -> reason
     machine_descriptions: dict[str, str] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()  # what has to be said of its models
     mapping: bytes | None = field(default=None, repr=False)  # as JSON, of an experiment that is no file
 
     @property
@@ -222,6 +223,7 @@ class _Planner:
             n_duplicates=n_points - len(points),
             combinations=combinations,
             refused={i: _reason(problems) for i, problems in enumerate(refusals) if problems},
+            notes=self.workloads.notes,
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
 

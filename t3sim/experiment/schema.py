@@ -33,6 +33,10 @@ class WorkloadFile(Spec):
     sublayer: str | None = Field(
         None, description="Sublayer of the model: `OP`, `FC-2`, `FC-1`, `IP`, or `QKV` (with `ag-gemm`)."
     )
+    group: Count | None = Field(
+        None,
+        description="Group of like layers, in a model whose layers differ. If omitted, the largest with the sublayer.",
+    )
     layer: LayerKind | None = Field(None, description="Pass over a whole layer of the model, instead of one sublayer.")
     attention: AttentionKind | None = Field(
         None,

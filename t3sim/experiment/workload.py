@@ -25,12 +25,12 @@ from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of, without_split
-from t3sim.workload.layer import other_operators, sublayers_of
+from t3sim.workload.layer import other_operators, sublayers_of, why_no_layer
 from t3sim.workload.models import NamedModel, named_model
-from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, gemm_of
+from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, TURNED_AROUND, gemm_of, lacks, sublayer_called
 
 ReadTrace = tuple[Path, GemmShape, TilingSpec, int]  # where it is, and what it holds but for the tiles
-OF_A_MODEL = ("sublayer", "layer", "tokens")  # keys that say what of a model, and of what size
+OF_A_MODEL = ("sublayer", "group", "layer", "tokens")  # keys that say what of a model, and of what size
 OF_A_LAYER = ("attention", "sequence", "operators")  # keys on which only a whole layer depends
 
 
@@ -110,11 +110,16 @@ class WorkloadReader:
         if given.sublayer is not None and given.sublayer not in known:
             of = [kind for kind, phases in PHASES_OF.items() if given.sublayer in phases]
             message = unknown_name("sublayer", given.sublayer, known)
+            if meant := sublayer_called(given.sublayer):
+                where = "" if meant in known else " of `operator: ag-gemm`"
+                message = f"`{given.sublayer}` is called {meant} here{where} (known: {', '.join(known)})"
             if of:
                 message = f"`{given.sublayer}` is of `operator: {of[0]}`; those of {operator} are {', '.join(known)}"
             problems.report(tree, "workload.sublayer", message)
         problems.raise_any()
         assert model is not None
+        if given.sublayer is not None and (why_not := lacks(model, TURNED_AROUND.get(given.sublayer, given.sublayer))):
+            raise refusal(tree, "workload.sublayer", f"{model.name} {given.sublayer}: {why_not}")
         try:
             layer = None if given.layer is None else self._layer(tree, given, model, tp)
             gemm = gemm_of(model, given.sublayer or SUBLAYERS[0], tp, operator)
@@ -126,11 +131,15 @@ class WorkloadReader:
     def _model(self, tree: Node, given: WorkloadFile) -> ModelSpec:
         """The model, with the tokens and the sequence of this workload."""
         named = self._named(node_at(tree, ("workload", "model"))[0])
+        try:
+            spec = named.with_sublayer(given.sublayer or SUBLAYERS[0], given.group)
+        except ValueError as error:
+            raise refusal(tree, "workload.group", f"{error} groups of layers") from None
         if given.tokens is None and not named.states_tokens:
             message = f"`workload.tokens` is missing: `{given.model}` does not say how many there are"
             raise refusal(tree, "workload", message, at_key=True)
         stated = {name: value for name in ("tokens", "sequence") if (value := getattr(given, name)) is not None}
-        return named.spec.model_copy(update=stated)
+        return spec.model_copy(update=stated)
 
     def _named(self, node: Node) -> NamedModel:
         """The model that *node* names; read once."""
@@ -150,6 +159,12 @@ class WorkloadReader:
         node, is_whole = node_at(tree, ("workload", "model"))
         return self._named(node).leaves if is_whole and node.value is not None else {}
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What has to be said of the models that were read, each once."""
+        models = [one for one in self._models.values() if isinstance(one, NamedModel)]
+        return tuple(dict.fromkeys(f"{one.spec.name}: {note}" for one in models for note in one.notes))
+
     def operators(self, tree: Node) -> tuple[OperatorsSpec, Node]:
         """How fast the other kernels of a layer are, and where each share came from."""
         node, is_whole = node_at(tree, ("workload", "operators"))
@@ -159,8 +174,8 @@ class WorkloadReader:
     def _layer(self, tree: Node, given: WorkloadFile, model: ModelSpec, tp: int) -> LayerSpec:
         """A whole layer; ValueError if it cannot be sliced."""
         assert given.layer is not None
-        if model.heads is None:
-            raise refusal(tree, "workload.model", f"`{model.name}` has no `heads`, which a layer needs")
+        if why_not := why_no_layer(model):
+            raise refusal(tree, "workload.model", why_not)
         if model.sequence is None:
             message = f"`workload.sequence` is missing: `{model.name}` does not say how long a sequence is"
             raise refusal(tree, "workload", message, at_key=True)

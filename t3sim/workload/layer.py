@@ -78,6 +78,15 @@ def sublayer_runs(run: RunSpec) -> list[RunSpec]:
     return [run.model_copy(update={"workload": workload}) for workload in workloads]
 
 
+def why_no_layer(model: ModelSpec) -> str | None:
+    """Return why a whole layer of *model* cannot be computed; None if it can."""
+    if model.heads is None:
+        return f"`{model.name}` has no `heads`, which a layer needs"
+    if model.left_out or model.mla or model.query_gate or model.value_dim or len(model.parts) < 2:
+        return f"a whole layer has plain attention and one dense feed-forward part; of `{model.name}` take a `sublayer`"
+    return None
+
+
 def other_operators(layer: LayerSpec, tp: int) -> list[Operator]:
     """Return everything a layer does on one of *tp* GPUs besides its sublayers, in order.
 

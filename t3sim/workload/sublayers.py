@@ -13,10 +13,12 @@ With sequence parallelism, what these reduce is scattered by rows, and the other
 (backward, gradients of their inputs).  Each of these is one of the four above the other way round: the hidden size is
 its dot product, and what is left to a GPU are columns of its output.
 
-Transposed operands are not modelled: they would only change kernel efficiency.
+A model whose layers differ has these of each group of layers.  Latent attention (MLA) has no QKV GEMM: its projections
+are those of ``projections_of``.  Transposed operands are not modelled: they would only change kernel efficiency.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from t3sim.config.experiment import GemmShape, ModelSpec, OperatorKind
 from t3sim.units import LIMIT
@@ -33,6 +35,32 @@ TURNED_AROUND: dict[str, str] = {"QKV": "IP", "FC-1": "FC-1", "FC-2": "FC-2", "O
 PHASES_OF: dict[OperatorKind, dict[str, str]] = {
     "gemm-rs": SUBLAYER_PHASES, "gemm-ar": SUBLAYER_PHASES, "ag-gemm": GATHERING_PHASES,
 }  # fmt: skip
+
+
+# What others call the sublayers, and the modules of checkpoints whose GEMMs they are -> sublayer.
+ALSO_CALLED: dict[str, str] = {
+    **dict.fromkeys(("mlp", "ffn", "feed-forward", "feed_forward", "down_proj", "down", "w2", "c_proj", "wo_mlp",
+                     "dense_4h_to_h", "mlp.down_proj"), "FC-2"),
+    **dict.fromkeys(("up_proj", "gate_proj", "gate_up_proj", "up", "w1", "w3", "w13", "c_fc", "dense_h_to_4h",
+                     "mlp.up_proj"), "FC-1"),
+    **dict.fromkeys(("attention", "attn", "self_attn", "o_proj", "out_proj", "wo", "o", "dense", "self_attn.o_proj",
+                     "attn_out"), "OP"),
+    **dict.fromkeys(("qkv_proj", "q_proj", "k_proj", "v_proj", "wqkv", "c_attn", "query_key_value"), "QKV"),
+}  # fmt: skip
+Split = Literal["rows", "columns", "none"]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A GEMM of a layer that is no sublayer, as one GPU computes it, and what of it tensor parallelism slices.
+
+    ``split``: columns of the output (each GPU has its own), rows of the weights (outputs are summed), or none: every
+    GPU computes the same.
+    """
+
+    name: str
+    gemm: GemmShape
+    split: Split
 
 
 @dataclass(frozen=True)
@@ -55,6 +83,9 @@ def gemm_of(model: ModelSpec, sublayer: str, tp: int, operator: OperatorKind = "
         raise ValueError(f"unknown sublayer {sublayer!r}; known: {', '.join(PHASES_OF[operator])}")
     if tp < 1:
         raise ValueError(f"tp is {tp}; at least 1 GPU is needed")
+    why_not = lacks(model, TURNED_AROUND.get(sublayer, sublayer))
+    if why_not is not None:
+        raise ValueError(f"{model.name} {sublayer}: {why_not}")
     if operator == "ag-gemm":
         turned = gemm_of(model, TURNED_AROUND[sublayer], tp)
         return GemmShape(m=turned.m, n=turned.k, k=turned.n)
@@ -62,6 +93,63 @@ def gemm_of(model: ModelSpec, sublayer: str, tp: int, operator: OperatorKind = "
     if k >= LIMIT:
         raise ValueError(f"{model.name} {sublayer}: a dot product of {k} elements, must be below 2^62")
     return GemmShape(m=model.tokens, n=model.hidden, k=k)
+
+
+def lacks(model: ModelSpec, sublayer: str) -> str | None:
+    """Return why *model* has no such sublayer, one of ``SUBLAYERS``; None if it has."""
+    if sublayer in ("FC-1", "FC-2"):
+        if "feed-forward" in model.parts:
+            return None
+        experts = model.moe is not None
+        return (
+            "routed experts are not simulated, and there is no other feed-forward part"
+            if experts
+            else "no layer has it"
+        )
+    if "attention" not in model.parts:
+        return f"no layer has it: {' and '.join(model.left_out) or 'no attention'}"
+    if sublayer == "IP" and not model.joint_qkv:
+        return "queries, keys and values have projections of low rank, not one GEMM; `t3sim workload show` lists them"
+    return None
+
+
+def sublayer_called(name: str) -> str | None:
+    """Return the sublayer that *name* stands for elsewhere, such as ``down_proj``; None if there is none."""
+    return ALSO_CALLED.get(name.lower())
+
+
+def projections_of(model: ModelSpec, tp: int) -> list[Projection]:
+    """Return the GEMMs of latent attention and of shared experts on one of *tp* GPUs, in the order of a forward pass.
+
+    Raises ``ValueError`` if they cannot be sliced.
+    """
+    found: list[Projection] = []
+
+    def add(name: str, n: int, k: int, split: Split) -> None:
+        found.append(Projection(name, GemmShape(m=model.tokens, n=n, k=k), split))
+
+    mla = model.mla
+    if mla is not None and "attention" in model.parts:
+        heads = _share(model, "OP", "heads", _stated(model.heads), tp)
+        query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+        if mla.q_lora_rank is None:
+            add("q", query, model.hidden, "columns")
+        else:
+            add("q_a", mla.q_lora_rank, model.hidden, "none")
+            add("q_b", query, mla.q_lora_rank, "columns")
+        add("kv_a", mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, "none")
+        if mla.o_lora_rank is None or mla.o_groups is None:
+            add("kv_b", heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank, "columns")
+        else:
+            groups = _share(model, "OP", "o_groups", mla.o_groups, tp)
+            width = _stated(model.heads) * mla.v_head_dim // mla.o_groups
+            add(f"o_a ({groups} times)" if groups > 1 else "o_a", mla.o_lora_rank, width, "columns")
+    shared = None if model.moe is None else model.moe.shared_intermediate
+    if shared is not None:
+        width = _share(model, "FC-2", "width of shared experts", shared, tp)
+        add("shared FC-1", width * (2 if model.gated else 1), model.hidden, "columns")
+        add("shared FC-2", model.hidden, width, "rows")
+    return found
 
 
 def slice_of(model: ModelSpec, tp: int) -> Slice:
@@ -78,11 +166,18 @@ def _local_k(model: ModelSpec, sublayer: str, tp: int) -> int:
         n_projections = 2 if model.gated and sublayer == "FC-1" else 1
         name = "4 x hidden" if model.intermediate is None else "intermediate"
         return n_projections * _share(model, sublayer, name, model.feed_forward_width, tp)
+    if model.mla is not None:
+        if model.mla.o_lora_rank is not None and model.mla.o_groups is not None:
+            return _share(model, sublayer, "o_groups", model.mla.o_groups, tp) * model.mla.o_lora_rank
+        return _share(model, sublayer, "heads", _stated(model.heads), tp) * model.mla.v_head_dim
     if model.whole_heads:
         n_heads = _share(model, sublayer, "heads", _stated(model.heads), tp)
-        if sublayer == "IP":
-            n_heads += 2 * _kv_heads_of_a_gpu(model, sublayer, tp)
-        return n_heads * _head_width(model)
+        values = model.value_dim or _head_width(model)
+        if sublayer == "OP":
+            return n_heads * values
+        n_queries = n_heads * (2 if model.query_gate else 1)
+        kv_heads = _kv_heads_of_a_gpu(model, sublayer, tp)
+        return (n_queries + kv_heads) * _head_width(model) + kv_heads * values
     if sublayer == "OP":
         name = "hidden" if model.head_dim is None else "heads x head_dim"
         return _share(model, sublayer, name, model.attention_width, tp)

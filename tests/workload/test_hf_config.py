@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from t3sim.config.experiment import GemmShape, ModelSpec
-from t3sim.config.yaml_loader import MAX_FILE_BYTES
 from t3sim.errors import ConfigError
-from t3sim.workload.hf_config import read_hf_config
+from t3sim.workload.hf_config import MAX_CONFIG_BYTES, read_hf_config
 from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 
@@ -28,7 +27,7 @@ def read(content: str | bytes | dict[str, Any], folder: Path) -> dict[str, Any]:
     text = json.dumps(content) if isinstance(content, dict) else content
     path = folder / "config.json"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return read_hf_config(path, "c.json")[0]
+    return read_hf_config(path, "c.json").groups[0]
 
 
 def spec(content: dict[str, Any], folder: Path) -> ModelSpec:
@@ -100,34 +99,23 @@ def test_heads_are_whole(content: dict[str, Any], sublayer: str, tp: int, messag
         gemm_of(found, sublayer, tp)
 
 
+WAYS = "docs/users/workloads.md lists the families; a YAML file with hidden, layers and so on describes any other"
 REFUSED: dict[str, tuple[str | bytes | dict[str, Any], list[str]]] = {
     "another family": (
-        changed(LLAMA, model_type="mamba"),
-        ["c.json: model_type: `mamba` is not supported; supported: llama, gpt2, mistral, qwen2"],
+        changed(LLAMA, model_type="bert", architectures=None),
+        [f"c.json: model_type: `bert` is not supported; {WAYS}"],
     ),
     "no family": (
-        without(LLAMA, "model_type"),
-        ["c.json: model_type: is missing; supported: llama, gpt2, mistral, qwen2"],
+        without(LLAMA, "model_type", "architectures"),
+        [f"c.json: model_type: is missing; {WAYS}"],
     ),
     "a family that is no text": (
-        changed(LLAMA, model_type=["llama"]),
-        ["c.json: model_type: a list is not supported; supported: llama, gpt2, mistral, qwen2"],
+        changed(LLAMA, model_type=["llama"], architectures=None),
+        [f"c.json: model_type: a list is not supported; {WAYS}"],
     ),
-    "experts": (
-        changed(LLAMA, num_local_experts=8, num_experts_per_tok=2),
-        [
-            "c.json: num_local_experts: a mixture of experts is not modelled",
-            "c.json: num_experts_per_tok: a mixture of experts is not modelled",
-        ],
-    ),
-    "another family with experts and latent attention": (
-        changed(LLAMA, model_type="deepseek_v3", n_routed_experts=256, moe_intermediate_size=2048, kv_lora_rank=512),
-        [
-            "c.json: n_routed_experts: a mixture of experts is not modelled",
-            "c.json: moe_intermediate_size: a mixture of experts is not modelled",
-            "c.json: kv_lora_rank: latent attention (MLA) is not modelled",
-            "c.json: model_type: `deepseek_v3` is not supported; supported: llama, gpt2, mistral, qwen2",
-        ],
+    "nothing that is simulated": (
+        changed(LLAMA, model_type="mamba"),
+        ["c.json: model_type: state-space layers: not simulated; nothing is left"],
     ),
     "missing keys": (
         without(LLAMA, "hidden_size", "num_attention_heads"),
@@ -171,8 +159,14 @@ REFUSED: dict[str, tuple[str | bytes | dict[str, Any], list[str]]] = {
         '{"model_type": "llama", "hidden_size": 1, "hidden_size": 2}',
         ["c.json: not valid JSON: key `hidden_size` appears twice"],
     ),
-    "NaN": ('{"model_type": "llama", "hidden_size": NaN}', ["c.json: not valid JSON: NaN is not a number"]),
-    "infinity": ('{"model_type": "gpt2", "n_embd": -Infinity}', ["c.json: not valid JSON: -Infinity is not a number"]),
+    "NaN": (
+        '{"model_type": "llama", "hidden_size": NaN, "num_hidden_layers": 1, "num_attention_heads": 1}',
+        ["c.json: hidden_size: found `nan`, a whole number is needed"],
+    ),
+    "infinity": (
+        '{"model_type": "gpt2", "n_embd": -Infinity, "n_layer": 1, "n_head": 1}',
+        ["c.json: n_embd: found `-inf`, a whole number is needed"],
+    ),
     "too large for a float": (
         '{"model_type": "gpt2", "n_embd": 1e999, "n_layer": 1, "n_head": 1}',
         ["c.json: n_embd: found `inf`, a whole number is needed"],
@@ -194,7 +188,7 @@ REFUSED: dict[str, tuple[str | bytes | dict[str, Any], list[str]]] = {
     "not UTF-8": (b'{"model_type": "\xff"}', ["c.json: byte 0xff is not UTF-8"]),
     "nested": ("[" * 60 + "]" * 60, ["c.json: nested deeper than 50 levels"]),
     "nested until the parser gives up": ("[" * 100_000, ["c.json: nested deeper than 50 levels"]),
-    "larger than the limit": (b" " * (MAX_FILE_BYTES + 1), ["c.json: 1048577 bytes; at most 1048576 are read"]),
+    "larger than the limit": (b" " * (MAX_CONFIG_BYTES + 1), ["c.json: 16777217 bytes; at most 16777216 are read"]),
 }  # fmt: skip
 
 
@@ -218,11 +212,13 @@ def test_canary_the_check_notices(content: dict[str, Any], tmp_path: Path, monke
     "content",
     [
         changed(LLAMA, num_experts=None, kv_lora_rank=None),
+        json.dumps(changed(LLAMA, time_step_limit=[0.0, float("inf")], other=float("nan"))),
+        json.dumps(changed(LLAMA, quantization_config={"ignore": [f"model.layers.{i}.x" for i in range(100_000)]})),
         changed(LLAMA, **{f"more_{i}": [i] * 3 for i in range(100)}),
         b"\xef\xbb\xbf" + json.dumps(LLAMA).encode(),
         json.dumps(LLAMA, indent="\t"),
     ],
-    ids=["experts that are null", "other keys", "byte order mark", "tabs"],
+    ids=["experts that are null", "infinity in another key", "3 MB", "other keys", "byte order mark", "tabs"],
 )
 def test_accepted(content: Any, tmp_path: Path) -> None:
     assert read(content, tmp_path)["hidden"] == 4096

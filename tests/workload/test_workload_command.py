@@ -37,7 +37,7 @@ def test_a_preset() -> None:
     flops = 2 * 8192 * 4256 * 2128
     expected = [
         "FC-2", "forward", "8192", "4256", "2128", f"{flops / 1e9:.1f}", f"{output / 1e6:.1f}",
-        f"{flops / (output + operands):.0f}", f"{2 * 7 / 8 * output / 1e6:.1f}",
+        f"{flops / (output + operands):.0f}", f"{2 * 7 / 8 * output / 1e6:.1f}", "-",
     ]  # fmt: skip
     assert expected in rows(result.output)
     assert result.output.count("T-NLG on ") == 2  # 8 and 16 GPUs, those of the study
@@ -52,8 +52,9 @@ def test_canary_another_shape_is_another_row() -> None:
 def test_a_hugging_face_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     result = show(tmp_path / "config.json", "--tp", "8", "--tokens", "2048")
-    assert "feed-forward 14336 (gated), 32 heads of 128, 8 of keys and values, 2048 tokens" in result.output
-    found = {row[0]: row[2:5] for row in rows(result.output)[2:]}
+    said = " ".join(result.output.split())
+    assert "feed-forward 14336 (gated), 32 heads of 128, 8 of keys and values, 2048 tokens, 32 layers" in said
+    found = {row[0]: row[2:5] for row in rows(result.output) if row[1] in ("forward", "backward")}
     local_k = {"OP": "512", "FC-2": "1792", "FC-1": "3584", "IP": "768"}
     assert found == {name: ["2048", "4096", k] for name, k in local_k.items()}
 
@@ -106,11 +107,40 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         " PALM, T-NLG)",
         ("gone.json",): "gone.json: no such file",
         ("gone.yaml",): "gone.yaml: no such file",
-        ("bad.json",): "bad.json: model_type: is missing; supported: llama, gpt2, mistral, qwen2",
+        ("bad.json",): "bad.json: model_type: is missing; docs/users/workloads.md lists the families; a YAML file with"
+        " hidden, layers and so on describes any other",
     }
     for arguments, message in refused.items():
         result = show(*arguments)
         assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{message}\n"), arguments
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-70B", "Llama-3-70B", "https://hub.example/x/config.json"])
+def test_a_name_of_the_hub_is_not_fetched(name: str) -> None:
+    result = show(name, "--tp", "8", "--tokens", "64")
+    assert result.exit_code == 2
+    assert "give the path of a config.json" in result.stderr
+
+
+def test_the_folder_of_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    words = ("--tp", "8", "--tokens", "64")
+    assert show(tmp_path, *words).output == show(tmp_path / "config.json", *words).output
+
+
+def test_tp_is_enough_for_a_model_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("hidden: 256\nlayers: 1\ntokens: 512\n", encoding="utf-8")
+    assert "mine on 4 GPUs" in show(path, "--tp", "4").output
+    assert "give --tp N" in show(path).stderr
+
+
+def test_a_checkpoint_that_is_not_in_16_bit_is_said_first(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "quantization_config": {"quant_method": "fp8"}}), encoding="utf-8")
+    lines = show(path, "--tp", "8", "--tokens", "64").output.splitlines()
+    assert lines[0] == "quantization_config says fp8: GEMMs and collectives are simulated as FP16"
+    assert next(row for row in map(str.split, lines) if row[:1] == ["FC-2"])[-1] == "fp8"
 
 
 def test_a_trace_of_a_config(tmp_path: Path) -> None:
