@@ -9,11 +9,11 @@ STAMP := .venv/.set-up
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 help:
-	@echo "make demo    simulate the T-NLG FC-2 sublayer under five configurations; results in results/t3-tnlg-fc2"
+	@echo "make demo    simulate the T-NLG FC-2 sublayer under six configurations; results in results/t3-tnlg-fc2"
 	@echo "make study   run all experiments of the T3 study (about 35 minutes on two cores), compare with what was published"
-	@echo "make test    run the tests (about 4 minutes on two cores, the first time)"
+	@echo "make test    run the tests"
 	@echo "make test-deep  the same with all cases of fuzzers, mutants, determinism and data campaigns, and the deep self-check (hours)"
-	@echo "make check   run ruff (rules and format), mypy and the import contracts"
+	@echo "make check   run ruff (rules and format), mypy, the import contracts and the glossary"
 	@echo "make bench   measure the simulator's speed"
 	@echo "make clean   remove .venv, caches and results"
 

@@ -302,7 +302,7 @@ def refresh_strategies(folder: Path) -> None:
     gemm = SHOWN["workload"]["gemm"]
     blocks = {
         "case": f"Times are of a GEMM of {gemm['m']} x {gemm['n']} x {gemm['k']} on each of four GPUs of the machine"
-        f" `h200`, kernel `{SHOWN['tiling']}`, and of its collectives: before it, or behind it with an all-gather.",
+        f" `h200`, kernel `{SHOWN['tiling']}`, and of its collectives: before it, or after it with an all-gather.",
     }
     for strategy in in_order():
         operator = strategy.operators[0]

@@ -77,7 +77,7 @@ class _Signal:
 class _Units:
     """The slots of a range of compute units: each takes the next tile of the kernels that were launched on them.
 
-    Slots of a compute unit take turns at multiplying: who waits for a signal leaves it to the others.
+    Slots of a compute unit multiply round-robin; a slot that waits for a signal is skipped.
     """
 
     def __init__(self, env: simpy.Environment, n_units: int, n_slots: int) -> None:

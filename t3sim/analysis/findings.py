@@ -180,7 +180,7 @@ def _not_on_sale(leaders: Mapping[Any, Sequence[str]], results: Results) -> str:
     if not needing:
         return ""
     machines = dict.fromkeys(machine_base(row["machine"]) for row in results.rows)
-    text = f" {' and '.join(needing)} need{'s' * (len(needing) == 1)} hardware that no GPU on sale has"
+    text = f" {' and '.join(needing)} need{'s' * (len(needing) == 1)} hardware not available today"
     text += f" (simulated as part of {', '.join(machines)})."
     today = leaders_of(results, of_today=True)
     if len(today) == len(leaders) == 1:

@@ -32,7 +32,7 @@ class Picture(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A figure that nobody has drawn yet; *draw* may be called in another process."""
+    """A figure that is not drawn yet; *draw* may be called in another process."""
 
     name: str
     draw: Callable[[], Drawing]

@@ -31,12 +31,12 @@ def is_limit(name: str) -> bool:
 
 
 def availability(name: str) -> str:
-    """Whether somebody can run this strategy: one of ``AVAILABILITIES``, empty if nobody said."""
+    """Whether the strategy can run today: one of ``AVAILABILITIES``, empty if unknown."""
     return name.availability if isinstance(name, Strategy) else ""
 
 
 def has_near_memory(name: str) -> bool:
-    """Whether the reduce-scatter of this strategy adds incoming data near the memory."""
+    """Whether the reduce-scatter of this strategy reduces incoming data near memory."""
     return isinstance(name, Strategy) and name.has_near_memory
 
 

@@ -43,10 +43,10 @@ SCATTERS = (
         "channel-limited-collectives", "Collectives held to a number of channels", "channel_limited_collectives",
         "nccl_channels", "gpus", by_bytes=True,
     ),
-    Scatter("gemm", "GEMMs without pause", "gemm", "model", "file"),
-    Scatter("gemm-after-pause", "GEMMs after a pause", "gemm_gaps", "model", "file"),
+    Scatter("gemm", "GEMMs, back-to-back", "gemm", "model", "file"),
+    Scatter("gemm-after-pause", "GEMMs after an idle interval", "gemm_gaps", "model", "file"),
     Scatter("gemm-on-fewer-sms", "GEMMs on fewer SMs", "gemm_sm_split", "sublayer", "file"),
-    Scatter("sequential", "GEMM, reduce-scatter, all-gather in a row", "sequential", "quantity", "gpus"),
+    Scatter("sequential", "GEMM, then reduce-scatter, then all-gather", "sequential", "quantity", "gpus"),
     Scatter("concurrent-times", "GEMM and reduce-scatter beside each other: times", "contention", "quantity", "gpus"),
     Scatter(
         "concurrent-slowdowns", "GEMM and reduce-scatter beside each other: slowdowns", "contention", "quantity",

@@ -441,7 +441,7 @@ def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[C
 
 
 def classes_of_kind(core: GpuCore, kind: int) -> list[int]:
-    """Return the traffic classes of the requests of a *kind*: those of who asks for them."""
+    """Return the traffic classes of the requests of a *kind*: those of the requesters."""
     if kind in (codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.DMA_READ, codes.REMOTE_READ):
         return [int(core.gpu.inbound_class)]
     own = core.moves if kind in (codes.COLLECTIVE_READ, codes.COLLECTIVE_WRITE) else core.gemms

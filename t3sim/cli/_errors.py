@@ -26,7 +26,7 @@ GOES_ON = "interrupted; the same command goes on where this one ended"
 
 
 class ReaderGoneError(Exception):
-    """Whoever read our output has stopped; no fault of anybody."""
+    """The reader of our output has stopped, as `head` does; this is no error."""
 
 
 def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] | None = None) -> int:
@@ -121,7 +121,7 @@ def printable(text: str) -> str:
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    """Print lines of a command that has files to write: it goes on when nobody reads any longer (``| head``)."""
+    """Print lines of a command that has files to write: it continues when its output is no longer read (``| head``)."""
     for line in lines:
         try:
             click.echo(line, err=err)

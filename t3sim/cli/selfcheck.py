@@ -1,4 +1,4 @@
-"""``t3sim selfcheck``: show on this machine that the simulator keeps its promises, a line for each property."""
+"""``t3sim selfcheck``: self-test of the simulator on this computer, one line for each property."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class CopyEngineSpec(Spec):
 
 
 class ExpectedTimeSpec(Spec):
-    """What the library that runs the collectives expects of a protocol, its own table: it takes the quickest.
+    """What the library that runs the collectives expects of a protocol, its own table: it takes the fastest.
 
     ``start`` + steps of the ring x (``step`` + chunk / ``bandwidth``).
     """

@@ -1,9 +1,9 @@
 """How dask.distributed is set up, here and in the workers, and who may connect to it.
 
-Whoever connects to a scheduler or a worker can run code as its user, and every user of a machine can connect to
-its loopback interface.  The scheduler and the workers of a run therefore listen on that interface only, and accept only
-TLS connections with the certificate that the driver made for this run.  Its key is in no file that others can read, in
-no argument and not in the environment: workers get it through a pipe.
+Any process that connects to a scheduler or a worker can run code as its user, and every user of a machine can connect
+to its loopback interface.  The scheduler and the workers of a run therefore listen on that interface only, and accept
+only TLS connections with the certificate that the driver made for this run.  Its key is in no file that others can
+read, in no argument and not in the environment: workers get it through a pipe.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ DASK_SETTINGS: dict[str, Any] = {
 def private_settings() -> dask.config.set:
     """Set up dask for the length of a context, with its scratch folder in one that only this user can write.
 
-    Dask imports modules from that folder, and by default shares ``/tmp/dask-scratch-space`` with whoever made it.
+    Dask imports modules from that folder, and by default shares ``/tmp/dask-scratch-space`` with the user who created
+    it.
     """
     import distributed  # noqa: F401 - its defaults come first: they would end with the context, and no second run start
 

@@ -55,7 +55,7 @@ class ExperimentPoint:
 
 @dataclass(frozen=True)
 class PhaseTask:
-    """A phase to simulate: who asks for it, its digest, and what is to follow it."""
+    """A phase to simulate: the point that needs it, its digest, and the checks that observe it."""
 
     asked_by: MadeOfPhases
     digest: str

@@ -226,7 +226,7 @@ class GpuCore:
         self._command_sinks.append(sink)
 
     def stop_streaming(self) -> None:
-        """Give commands to nobody any more."""
+        """Stop handing out commands."""
         self._command_sinks.clear()
         self.command_log[0].command = 0
 
@@ -258,7 +258,7 @@ class GpuCore:
         )
 
     def _empty_log(self) -> None:
-        """Hand what has been logged to whoever reads it."""
+        """Hand the logged commands to their reader."""
         n = int(self._logged[0])
         if self._command_sinks and n:
             self._logged[0] = 0

@@ -294,7 +294,7 @@ def signals_waited_for(hung: HungGpu) -> list[Index]:
 
 
 def posters(hung: HungGpu, s: int) -> Edges:
-    """What will still post a signal, on whatever GPU; NOTHING if that is nobody."""
+    """Operations that will still post a signal, on any GPU; NOTHING if there is none."""
     n, found = len(hung.all_gpus), [*posts_arriving(hung, s)]
     for distance, one in enumerate(hung.all_gpus):
         place = "" if one is hung else f"{one.name}."

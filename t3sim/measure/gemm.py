@@ -156,7 +156,7 @@ def checked(lab: Lab, operands: Operands, work: Work) -> Work:
 
 
 def sustained(lab: Lab) -> Rows:
-    """GEMMs without pause, with clock and power; all shapes by cuBLAS, some by the tiled kernel."""
+    """Back-to-back GEMMs, with clock and power; all shapes by cuBLAS, some by the tiled kernel."""
 
     def of_shape(shape: Shape) -> Rows:
         operands = Operands(lab, shape)

@@ -174,7 +174,7 @@ def signals(lab: Lab) -> Rows:
 def _exchanged(lab: Lab, pattern: str, n_bytes: int, *, groups: int = 0) -> dict[str, Any]:
     """Data and a flag go to a peer, where a thread spins on the flag, and back; a sample is half of that time.
 
-    With *groups*: barriers in a row of as many workgroups of each of two GPUs; a sample is the time of one.
+    With *groups*: back-to-back barriers of as many workgroups of each of two GPUs; a sample is the time of one.
     """
     words, turns = n_bytes // 4, 200 if lab.effort.quick else 4000
     samples = []

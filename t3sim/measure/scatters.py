@@ -24,7 +24,7 @@ TILES_OF_GROUP = 8  # rows of tiles that the kernel goes through column by colum
 
 
 def orders(lab: Lab) -> Rows:
-    """Time of the kernel in each order, with each epilogue; stored at home (`local`) for comparison."""
+    """Time of the kernel in each order, with each epilogue; stored in the own memory (`local`) for comparison."""
 
     def of_shape(shape: Shape) -> Rows:
         fused = _Fused(lab, shape)

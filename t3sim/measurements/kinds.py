@@ -228,7 +228,7 @@ def _probe_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
 
 
 def _access_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
-    """A peer's memory is behind the links; one's own, and all that an SM moves, goes through its path to the L2."""
+    """A peer's memory is behind the links; local memory, and all that an SM moves, goes through its path to the L2."""
     if row["memory"] == "peer":
         return _over_links(float(row["bytes"]), peaks)
     return _through_sms(float(row["bytes"]), min(float(row["workgroups"]), peaks.sms), peaks)
@@ -240,7 +240,7 @@ def _issue_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
 
 
 def _burst_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
-    """All bursts are there at the end; and a fence is not quicker than a load."""
+    """All bursts are there at the end; and a fence is not faster than a load."""
     least, why = _access_floor({**row, "bytes": float(row["burst_bytes"]) * float(row["workgroups"])}, peaks)
     return max((1e3 * least, why), _load_floor(row, peaks))
 
@@ -444,11 +444,11 @@ _ALL = (
     ),
     _kind(
         "launch", "kernels that do nothing",
-        _text("pattern", "back_to_back: device time of each in a row; graph; host: host time of a launch"),
+        _text("pattern", "back_to_back: device time of each; graph; host: host time of a launch"),
         *_spread(),
     ),
     _kind(
-        "gemm", "one FP16 GEMM on one GPU, repeated without pause",
+        "gemm", "one FP16 GEMM on one GPU, repeated back-to-back",
         *SUBLAYER, *GEMM, *_spread(_gemm_floor), TFLOPS,
         optional=(KERNEL, SM_CLOCK, POWER),
     ),

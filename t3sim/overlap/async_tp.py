@@ -15,9 +15,9 @@ from t3sim.program.plan import Part, Plan, in_order
 def async_tp_program(op: Operator, rank: int, host: int) -> Program:
     """Return the operations of `_pipelined_produce_and_all2all` and the sum behind it.
 
-    Steps take turns on two streams, each with a box of its own.  A barrier before a copy tells that all boxes are full,
-    one behind it that they may be written again.  Each rank sends where PyTorch's fetch: the same copies between the
-    same barriers.
+    Steps alternate between two streams, each with a buffer of its own.  A barrier before a copy tells that all boxes
+    are full, one behind it that they may be written again.  Each rank sends where PyTorch's fetch: the same copies
+    between the same barriers.
     """
     memory = op.memory()
     chunks = Chunks(op, memory, "async-tp")

@@ -14,9 +14,9 @@ from t3sim.program.plan import Plan
 
 
 def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
-    """Return the operations of `_pipelined_multi_all_gather_and_consume`, whose steps take turns on two streams.
+    """Return the operations of `_pipelined_multi_all_gather_and_consume`, whose steps alternate between two streams.
 
-    The own rows go to a box that peers read, and last of all to their place in A.  Each rank sends where PyTorch's
+    The local rows go to a buffer that peers read, and last of all to their place in A.  Each rank sends where PyTorch's
     fetch: the same copies at the same places of the streams.
     """
     memory, n = op.memory(), op.n

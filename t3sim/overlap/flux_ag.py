@@ -30,7 +30,7 @@ PARAMETERS = {
 def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLACE) -> Program:
     """Return *chunks* copies of the own shard to each other rank, the next one first, beside a GEMM of all rows.
 
-    The barrier: before it others may still read what was gathered in the run before.  Own rows that are copied to
+    The barrier: before it others may still read what was gathered in the run before.  Local rows that are copied to
     their place first have another one behind them, as in Triton-distributed, where others fetch them there.
     """
     memory, cut = op.memory(), RowChunks(op, chunks)
@@ -62,7 +62,7 @@ def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLA
 
 @strategy("flux-ag", parameters=PARAMETERS, arbitration="round_robin", operators=("ag-gemm",), order=20)
 def flux_ag(op: Operator, params: Params) -> Plan:
-    """``chunks``: copies of a shard.  Tiles of own rows first, then by ``arrival``; or all from row 0 (``naive``)."""
+    """``chunks``: copies of a shard.  Tiles of local rows first, then by ``arrival``; or all from row 0 (``naive``)."""
     if op.n > 1:
         refuse_without_engines(op, "flux-ag")
     fitting = op.in_whole_rows()

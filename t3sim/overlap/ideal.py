@@ -39,7 +39,7 @@ def ideal_overlap(op: Operator, _params: Params) -> Plan:
     splits_k=True,
 )  # fmt: skip
 def ideal_rs_nmc(op: Operator, _params: Params) -> Plan:
-    """Compute units, link and memory never wait; incoming data are added near the memory, which is least traffic."""
+    """Compute units, link and memory never wait; incoming data are reduced near memory, which is the least traffic."""
     least = least_times(op.machine, op.tiles, any_kernel=chooses_kernels(op))
     return then_gathered(op, max(least.compute, least.link, least.memory), has_near_memory=True)
 
@@ -52,5 +52,5 @@ def published_overlap(op: Operator, _params: Params) -> Plan:
 
 @strategy("published-rs-nmc", kind="estimate", order=7, has_near_memory=True, splits_k=True)
 def published_rs_nmc(op: Operator, _params: Params) -> Plan:
-    """The longer of the isolated times, incoming data added near the memory."""
+    """The longer of the isolated times, incoming data reduced near memory."""
     return then_gathered(op, has_near_memory=True)

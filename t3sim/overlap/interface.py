@@ -106,7 +106,7 @@ class OverlapStrategy:
     has_fixed_policy: bool = False  # an experiment may set the parameters of the policy, not replace it
     refused_policies: tuple[str, ...] = ()  # that an experiment cannot put in place of `arbitration`
     has_near_memory: bool = False  # whether its reduce-scatter adds incoming data near the memory
-    needs: str = ""  # hardware that no GPU on sale has; none: it can be run today
+    needs: str = ""  # hardware not available today; none: it can be run today
     runs_collectives: bool = False  # whether a workload that is one collective may name it
     splits_k: bool = False  # whether its GEMMs may be kernels that split k: it needs no tile before the kernel's end
     operators: tuple[OperatorKind, ...] = ("gemm-rs", "gemm-ar")  # that a workload with a GEMM may ask of it
@@ -167,11 +167,11 @@ def in_order() -> list[OverlapStrategy]:
 
 
 def availability_of(names: Iterable[str]) -> str:
-    """Say which of the strategies *names* nobody can run today, and why: one line, empty if all can be."""
+    """Say which of the strategies *names* need hardware not available today, and why: one line, empty if all can be."""
     entries = [overlap_strategies.get(name) for name in dict.fromkeys(names)]
     needing = [f"{entry.name} ({entry.needs})" for entry in entries if entry.availability == "needs hardware"]
     bounds = [entry.name for entry in entries if entry.availability == "bound"]
-    parts = [f"needs hardware that no GPU on sale has: {', '.join(needing)}"] if needing else []
+    parts = [f"needs hardware not available today: {', '.join(needing)}"] if needing else []
     return "; ".join([*parts, *([f"bounds, not designs: {', '.join(bounds)}"] if bounds else [])])
 
 

@@ -1,7 +1,7 @@
 """Times that no design is faster than, from the specification alone: a simulated part is no bound.
 
 A kernel alone is one schedule of it, and others are faster: a GEMM beside a reduce-scatter may write past the L2, or
-find its operands in it because its workgroups are out of step (decision 23).
+find its operands in it because its workgroups drift apart (decision 23).
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
     """Return the same on so many compute units.
 
     At the clock that so many products in so many cycles leave: who takes more cycles takes longer, at a higher one, but
-    for clocks that fall by more than a half, with which that many cycles are not the quickest.
+    for clocks that fall by more than a half, with which that many cycles are not the fastest.
     """
     gpu, unit, tiles = machine.gpu, machine.gpu.compute_unit, trace.workgroups
     rows, columns = trace.tiling.workgroup_tile
@@ -121,7 +121,7 @@ def data_rate(machine: MachineSpec) -> int:
 
 
 def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
-    """Return the ticks in which all channels can move the operands once and a reduce-scatter near the memory.
+    """Return the ticks in which all channels can move the operands once and a near-memory reduce-scatter.
 
     That is the traffic of T3: of n chunks, n - 1 are written by the GEMM, n - 1 arrive, n - 2 are read to be sent on.
     """

@@ -32,7 +32,8 @@ PARAMETERS = {
 def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> Program:
     """Return a GEMM, and on the last *units*, from its launch on, what copy engines would send.
 
-    Rows that are gathered go to all ranks chunk by chunk, and are multiplied so: own rows, then those of all in turn.
+    Rows that are gathered go to all ranks chunk by chunk, and are multiplied in that order: local rows, then those of
+    all others round-robin.
     """
     is_gathered, cut, n = op.kind == "ag-gemm", RowChunks(op, chunks), op.machine.gpu.n_compute_units
     by_engine = flux_ag_program(op, rank, chunks) if is_gathered else scatter_program(op, rank, chunks)

@@ -40,7 +40,7 @@ def fused_program(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, kernel, outputs=(reduced,))
 
 
-NEEDS = "T3's tracker and DMA engine, addition near the memory"
+NEEDS = "T3's tracker and DMA engine, near-memory reduction"
 
 
 @strategy("t3", arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)

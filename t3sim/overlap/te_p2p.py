@@ -18,8 +18,8 @@ MOST_STREAMS = 3  # of TransformerEngine
 def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
     """Return the operations of `split_overlap_rs`: the rows of the next rank first, the own ones last.
 
-    GEMMs take turns on *streams*, and each waits for the one two before it, so two run at a time.  The sum begins when
-    all others have arrived; there is no barrier.
+    GEMMs are distributed round-robin over *streams*, and each waits for the one two before it, so two run at a time.
+    The sum begins when all others have arrived; there is no barrier.
     """
     memory = op.memory()
     chunks, rest = Chunks(op, memory, "te-p2p-rs"), op.n - 1
@@ -48,7 +48,7 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
     order=12,
 )
 def te_p2p(op: Operator, params: Params) -> Plan:
-    """``streams``: on which GEMMs take turns, one to three; ``host`` as of `async-tp`."""
+    """``streams``: over which GEMMs are distributed, one to three; ``host`` as of `async-tp`."""
     refuse_without_engines(op, "te-p2p-rs")
     if params["streams"] > MOST_STREAMS:
         raise UsageError(f"strategy.streams: is {params['streams']}, TransformerEngine has at most {MOST_STREAMS}")

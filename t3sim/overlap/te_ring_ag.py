@@ -13,7 +13,7 @@ from t3sim.program.plan import Plan, in_order
 
 
 def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Program:
-    """Return the operations of `CommOverlapP2PBase::split_overlap_ag`: GEMMs in turns on *streams*, copies on one more.
+    """Return the operations of `CommOverlapP2PBase::split_overlap_ag`: GEMMs round-robin over *streams*, and copies.
 
     A shard is sent on when it has come; a flag behind it tells the next rank, whose GEMM and next copy wait for that.
     """
@@ -42,7 +42,7 @@ def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Prog
     order=22,
 )
 def te_ring_ag(op: Operator, params: Params) -> Plan:
-    """``streams``: on which GEMMs take turns, so that as many may run at once; ``host`` as of ``async-tp-ag``."""
+    """``streams``: over which GEMMs are distributed: as many may run at once; ``host`` as of ``async-tp-ag``."""
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
     refuse_without_engines(op, "te-ring-ag")

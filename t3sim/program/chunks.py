@@ -13,8 +13,8 @@ from t3sim.program.operator import Operator
 class Chunks:
     """The rows of the output that each rank owns, in equal shares: chunk p belongs to rank + p + 1, the last one here.
 
-    ``partials`` has a place for what each rank makes of the own rows, by its distance; raises ``UsageError`` if *op*
-    cannot be cut so, naming *strategy*.
+    ``partials`` has a place for what each rank computes of the local rows, by its distance; raises ``UsageError`` if
+    *op* cannot be cut so, naming *strategy*.
     """
 
     def __init__(self, op: Operator, memory: Memory, strategy: str) -> None:
@@ -56,7 +56,7 @@ class Chunks:
         return copies(name, [row], **more)
 
     def reduced(self, gemm: str) -> Tiles:
-        """Return the own rows, summed, in ``output``; *gemm* makes them."""
+        """Return the local rows, summed, in ``output``; *gemm* makes them."""
         stores, every = self._stores(self.output.first), self.trace.whole_tiles
         return Tiles(gemm, every, stores.first[every], stores.pitch[every])
 

@@ -9,7 +9,7 @@ written in its rank's own frame: chunk p of an array is chunk (rank + p) mod n o
 ranks are equal, and one GPU may stand for all (``compare.difference``).
 
 **Signals** are counters in a GPU's memory, zero at first.  They are posted (an amount is added) and waited for (at
-least so much).  *Whoever sees a post sees all that the poster had done or seen before it*: a post at the end of an
+least so much).  *A rank that sees a post sees all that the poster had done or seen before it*: a post at the end of an
 operation follows all its stores, wherever they go; the posts of a store, granule by granule, follow that granule.
 
 **Traffic.**  Each operation names the traffic class of its own requests; what arrives from other GPUs is of class

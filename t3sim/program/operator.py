@@ -89,7 +89,7 @@ class Operator:
         return len(self.rows(0))
 
     def _refuse_transposed(self) -> None:
-        """Raise ``UsageError`` if rows of the output are not rows of its array: nobody could own some of them."""
+        """Raise ``UsageError`` if rows of the output are not rows of its array: some of them could not be owned."""
         if self.tiles.is_transposed:
             message = "here GPUs own rows of the output, which are not together in arrays stored by columns"
             raise UsageError(f"tiling.column_major: {message}; take a kernel without it, like `gemm-256x128`")

@@ -45,8 +45,8 @@ def gemm_part(
 ) -> Part:
     """Return the GEMM alone, output through the L2, on so many compute units (default: all).
 
-    *n_resident*: workgroups of a persistent kernel (default: as many as these hold).  It splits k if that is quicker,
-    whether a strategy can do so or not.  *is_repeated*: twice in a row, with the same operands.
+    *n_resident*: workgroups of a persistent kernel (default: as many as these hold).  It splits k if that is faster,
+    whether a strategy can do so or not.  *is_repeated*: twice, back-to-back, with the same operands.
     """
     return _gemm_part(op.given or op, n_compute_units, n_resident, is_repeated)
 

@@ -45,7 +45,7 @@ class RowChunks:
     def stored(self, op: Operator, kernel: Gemm, own: int, others: int, signals: Signals) -> tuple[Gemm, list[int]]:
         """Return *kernel* with tiles that are stored past the L2 and counted, and the count of each chunk.
 
-        The own rows lie from granule *own* on, those of the others from *others* on.
+        The local rows start at granule *own*, those of the others from *others* on.
         """
         stores = kernel.stores.copy()
         stores.kind[:], stores.pitch[:], stores.signal[:] = STORE, self.pitch, signals.first + self.number

@@ -90,7 +90,7 @@ def parquet_bytes(table: Any) -> bytes:
 
 
 def frame_of(csv_and_parquet: tuple[bytes, bytes]) -> Any:
-    """Return the DataFrame of a table; only who asks for one needs pandas."""
+    """Return the DataFrame of a table; pandas is imported only here."""
     return pq.read_table(io.BytesIO(csv_and_parquet[1])).to_pandas()
 
 

@@ -1,4 +1,4 @@
-"""Random small runs that carry real values: shapes, tilings, rings and strategies nobody chose."""
+"""Random small runs that carry real values: randomly drawn shapes, tilings, rings and strategies."""
 
 from dataclasses import dataclass
 from functools import cache

@@ -46,7 +46,7 @@ class WatchedEnvironment(simpy.Environment):
         self._asked_at = initial_time
 
     def schedule(self, event: simpy.Event, priority: Any = simpy.events.NORMAL, delay: float = 0) -> None:
-        """Schedule as SimPy does; count who asks for something without delay."""
+        """Schedule as SimPy does; count events without delay."""
         if self.now != self._asked_at:
             self._asked_at = int(self.now)
             self.asked_now.clear()
@@ -207,7 +207,7 @@ def noted_interrupts() -> Iterator[list[int]]:
 
 
 def _defuse(event: simpy.Event) -> None:
-    """Keep SimPy from raising a copy of what ended the process: whoever waits for its end raises the original."""
+    """Keep SimPy from raising a copy of what ended the process; its waiter raises the original."""
     event.defused = True
 
 

@@ -328,7 +328,7 @@ class Points:
             yield Point(row.kind, "slowdown", RATIO, row, slowdown, (Term(beside),), Term(of))
 
     def _scatter(self, row: Measurement, scatters: Scatters) -> Iterator[Point]:
-        """In loops, as in a row of kernels, so the GEMM runs at the clock of GEMMs without pause."""
+        """In loops, as in a row of kernels, so the GEMM runs at the clock of back-to-back GEMMs."""
         gemm, ring = self._parts(row)
         yield _point(row, "gemm_cublas_us", Term(gemm))
         yield _point(row, "seq_us", Term(gemm), Term(ring))

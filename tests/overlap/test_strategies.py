@@ -227,6 +227,6 @@ def test_every_strategy_says_whether_it_can_be_run_today() -> None:
     assert {name for name, said in found.items() if said == "bound"} == bounds
     assert availability_of(["sequential", "flux-push"]) == ""
     assert availability_of(["sequential", "t3", "t3", "ideal-overlap"]) == (
-        "needs hardware that no GPU on sale has: t3 (T3's tracker and DMA engine, addition near the memory); "
+        "needs hardware not available today: t3 (T3's tracker and DMA engine, near-memory reduction); "
         "bounds, not designs: ideal-overlap"
     )

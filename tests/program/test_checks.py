@@ -92,7 +92,7 @@ DEFECTS: list[tuple[str, str, str, Defect, str]] = [
     ("races", "S1 Flux push, updates", "gemm", stores("kind", 5, STORE), "`output` (tile 1 of `gemm`) of every rank"),
     ("sums", "S3 Flux all-gather", "pull", entry(0, "source", 2), "is another element than it has to be"),
     ("sums", "S4 async TP", "gemm 1", lambda one: replace(one, first_chunk=2), "adds different elements"),
-    ("sums", "S9 engine scatter", "scatter", entry(0, "n_granules", 511), "which nobody has stored"),
+    ("sums", "S9 engine scatter", "scatter", entry(0, "n_granules", 511), "which was never stored"),
 ]  # fmt: skip
 
 

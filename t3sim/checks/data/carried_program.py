@@ -192,7 +192,7 @@ class CarriedProgram:
         values, posted, is_there = self.wires[m].take(a)
         driver = flow.driver[made]
         is_driven = driver >= 0
-        self._note_at(~is_there & ~is_driven, m, a, "an arrival that nobody sent")
+        self._note_at(~is_there & ~is_driven, m, a, "an arrival that was not sent")
         signal = np.where(tags < 0, -2 - tags, (tags >> signals.SIGNAL_SHIFT) - 1)
         self._note_at(is_there & (signal != posted), m, a, "a store that posts another signal than its step says")
         for distance in np.unique(flow.driver_distance[made[is_driven]]).tolist():

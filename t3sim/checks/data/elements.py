@@ -183,7 +183,7 @@ class Elements:
         return np.stack([givers >> BITS * rank & (1 << BITS) - 1 for rank in range(self.n)])
 
     def names_of(self, values: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return which elements granules are, and whether they are right sums of these; -1: nobody has given any."""
+        """Return which elements granules are, and whether they are right sums of these; -1: none was set."""
         n_given = self.counts(values[:, GIVERS]).sum(axis=0)
         names = (values[:, NAMES] // n_given.clip(1)).clip(0, max(self.parts.shape[1] - 1, 0))
         is_given = n_given > 0
@@ -192,7 +192,7 @@ class Elements:
         return np.where(is_given, names, -1), is_right
 
     def turned(self, values: Ints, distance: int) -> Ints:
-        """Return what the GPU at *distance* has where one has *values*; what nobody has given is the same there."""
+        """Return the values that the GPU at *distance* has in the place of *values*; unset ones stay."""
         names, _ = self.names_of(values)
         found, is_given = values.copy(), names >= 0
         givers = self.turned_givers(values[is_given, GIVERS], distance)

@@ -1,6 +1,6 @@
 """What is said about a machine that hangs: the cause first, then the state of every part that holds something.
 
-The first five lines name the part at fault and how unfinished work leads to it.  The rest is for whoever looks
+The first five lines name the part at fault and how unfinished work leads to it.  The rest is for a reader who looks
 for the defect: oldest requests, occupancies, what each unit waits for, last DRAM commands.
 """
 

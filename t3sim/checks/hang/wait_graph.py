@@ -1,6 +1,6 @@
 """Parts that wait for parts, and where that ends.
 
-What a part waits for may be another part, or nothing at all: an acknowledgement that nobody will send, a moment that
+What a part waits for may be another part, or nothing at all: an acknowledgement that will not be sent, a moment that
 never comes.  That is a *fault* of the part that waits, and the cause of a hang.  ``WaitGraph.causes`` follows the edges
 from unfinished work to the faults, or else to a cycle.
 """

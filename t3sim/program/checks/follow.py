@@ -1,4 +1,4 @@
-"""Follows the programs of all ranks on paper: no time, no machine, each action as soon as its waits hold.
+"""Symbolic execution of the programs of all ranks: no time, no machine, each action as soon as its waits hold.
 
 Posts only ever add, so if one order of actions comes to an end, all do, and if one gets stuck, all do.  The same walk
 tells what every granule holds at the end, and which accesses nothing orders (``shadow``).
@@ -136,7 +136,7 @@ class Following:
     # --- the walk ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Act until nobody can any more; ``running`` are then those that are stuck."""
+        """Act until no rank can; ``running`` are then those that are blocked."""
         for r, program in enumerate(self.programs):
             for stream, numbers in program.streams().items():
                 self._spawn(Thread((r, numbers[0]), self._stream(r, stream, numbers)))
@@ -228,7 +228,7 @@ class Following:
         value = self.memories[self.ledger.at(actor.number[0], distance)].read(place, self._access(actor, distance))
         empty = np.flatnonzero(value.element == EMPTY)
         if len(empty):
-            self._sum(actor, "reads", place, int(empty[0]), ", which nobody has stored")
+            self._sum(actor, "reads", place, int(empty[0]), ", which was never stored")
             bad = np.where(value.element == EMPTY, BAD, value.element).astype(self.frames.element_type)
             value = Value(bad, value.ranks)
         return self.frames.seen_from(value, -distance)

@@ -1,4 +1,4 @@
-"""Signals while programs are followed on paper: who posts how much, and what whoever has waited knows.
+"""Happens-before bookkeeping of signals in symbolic execution: posts, and what a wait orders.
 
 A wait knows those posts without which it could not hold, in any order of events: those that all others together cannot
 make up for.  Posts of one thread come in its order.

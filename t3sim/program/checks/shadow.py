@@ -1,4 +1,4 @@
-"""What the memories of all ranks hold while programs are followed on paper, and who touched what last.
+"""Shadow memory for race detection: contents of all ranks' memories, and the last accesses to them.
 
 Each granule holds the name of an element (chunk and offset, in the frame of its GPU) and the ranks whose contributions
 have been added up in it.  The contribution of a GPU whose GEMM splits k comes in parts: with the last one it is there.
@@ -110,7 +110,7 @@ class Shadow:
         self.breaches: list[Breach] = []
 
     def _marks(self) -> NDArray[Any]:
-        """Return marks of nobody."""
+        """Return marks without an access."""
         return np.full(self.size, -1, self.code_type)
 
     # --- what it holds -------------------------------------------------------------------------------
@@ -131,9 +131,9 @@ class Shadow:
         self.element[place], self.ranks[place] = value
 
     def update(self, place: Place, value: Value, access: Access) -> Iterator[tuple[int, str]]:
-        """Add *value* near the memory; yield (index, what is wrong) for sums that are no elements.
+        """Reduce *value* near memory; yield (index, what is wrong) for sums that are no elements.
 
-        Memory that nobody has stored to is zero.
+        Memory that was never stored to is zero.
         """
         self._order(place, access, "updates", (self.stored_by, *self.read_by))
         self._mark(self.updated_by, place, access)
@@ -166,7 +166,7 @@ class Shadow:
     # --- who touched it ------------------------------------------------------------------------------
 
     def _knows(self, access: Access, codes: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which of *codes* are of actions that happened before *access*, of nobody, or of *access* itself."""
+        """Return which of *codes* are of actions that happened before *access*, unset, or of *access* itself."""
         thread, number = np.divmod(codes, self.codes_per_thread)
         known = access.clock.reshape(-1)[thread] >= number
         return np.asarray(known | (codes < 0) | (codes == access.code))

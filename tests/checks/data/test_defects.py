@@ -138,7 +138,7 @@ def lying_tile(values: CarriedProgram, _: Machine) -> None:
 
 
 DEFECTS: dict[str, tuple[DataCase, Callable[[CarriedProgram, Machine], None], str]] = {
-    "an arrival is stored elsewhere": (FUSED, on_messages(other_granule), "an arrival that nobody sent"),
+    "an arrival is stored elsewhere": (FUSED, on_messages(other_granule), "an arrival that was not sent"),
     "updates become stores": (FUSED, on_messages(as_plain_store), "a wrong value"),
     "a tile lies elsewhere": (FUSED, wrong_address, "a store at another place than its tile says"),
     "tiles trigger early": (FUSED, triggers_early, "a wrong value"),
