@@ -1,7 +1,6 @@
 """The reference of all keys of experiments, machines, kernels, operators and models, from the models that read them."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from textwrap import shorten
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -23,16 +22,14 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import overlap_strategies
 from t3sim.registry import Parameter
 
-SOURCE_WIDTH = 80  # of a table; `t3sim config show` has the whole text
-
 PAGE = """\
 # All keys
 
 This page lists every key of experiments, machines, kernels, operators and models; `t3sim config reference` prints it.
 [Machines](users/machines.md) and [workloads](users/workloads.md) explain how to use them.
 Dotted keys are written as in `-s` and `sweep:`. A key without a default is required, in the file or in the preset that
-it names, unless its meaning says "If omitted". A whole number without a unit is a count. Long sources are cut off;
-`t3sim config show EXPERIMENT` has the whole text.
+it names, unless its meaning says "If omitted". A whole number without a unit is a count. `t3sim config show
+EXPERIMENT` has the source of every value.
 
 ## Experiment
 
@@ -117,25 +114,23 @@ def reference() -> str:
 
 
 def table(keys: Iterable[Key], examples: Mapping[str, Node] | None = None, prefix: str = "") -> str:
-    """Return a Markdown table of *keys*; of *examples*, presets, the value and source in the first that has the key."""
+    """Return a Markdown table of *keys*; of *examples*, presets, the value and its origin in the first with the key."""
     header = ["key", "meaning", "unit and allowed values", "default"]
     rows = [[f"`{key.name}`", *key[1:]] for key in keys]
     if examples is not None:
-        header += ["for example", "source of the example"]
+        header += ["for example", "its origin"]
         rows = [[*row, *example_of(row[0].strip("`").removeprefix(prefix), examples)] for row in rows]
     lines = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def example_of(name: str, presets: Mapping[str, Node]) -> tuple[str, str]:
-    """Return the value of a key and its source, in the first of *presets* that has it."""
+    """Return the value of a key and its origin, in the first of *presets* that has it."""
     for preset, tree in presets.items():
         for path, node in tree.leaves():
             if ".".join(path) == name and node.origin not in ("", "user"):
                 of_another = "" if preset == next(iter(presets)) else f" (`{preset}`)"
-                return f"`{shown_text(node.plain())}`{of_another}", shorten(
-                    f"{node.origin}: {node.source}", SOURCE_WIDTH, placeholder=" ..."
-                )
+                return f"`{shown_text(node.plain())}`{of_another}", node.origin
     return "", ""
 
 
