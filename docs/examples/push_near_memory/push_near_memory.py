@@ -20,14 +20,14 @@ from t3sim.plugins import (
 
 
 def push(op, rank):
-    """Return what one rank runs: the GEMM, and a barrier behind which all have stored."""
+    """Return what one rank runs: the GEMM, then a barrier after which all have stored."""
     memory = op.memory()
     kernel = gemm(op, memory, rank)  # output through the L2 to the buffer `C`
     chunk, first = op.tiles.workgroups["chunk"], [op.chunk(p).start for p in range(op.n)]
     own = np.array(op.chunk(op.n - 1))  # workgroups of the chunk that a rank makes last, its own
     place = np.arange(len(chunk)) - np.take(first, chunk) + own[0]  # of each tile among those of its owner
     stores = kernel.stores.copy()
-    stores.kind[:] = UPDATE  # past the L2, added to what is there
+    stores.kind[:] = UPDATE  # bypasses the L2, added to memory
     stores.distance[:] = (chunk + 1) % op.n  # the owner's: rank + distance
     stores.first[:] = kernel.stores.first[place]
     summed = Tiles("gemm", own, stores.first[own], stores.pitch[own])  # what the checks look for
