@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
 from t3sim.errors import UsageError
+from t3sim.spelling import spelled_as
 
 T = TypeVar("T")
 LARGEST = (1 << 60) - 1  # value of a parameter; the kernel's NEVER is above it
@@ -139,9 +140,9 @@ class Registry(Generic[T]):
         return add
 
     def get(self, name: str) -> T:
-        """The entry called *name*; an unknown name is a UsageError that lists the known ones."""
+        """The entry called *name* in any spelling; an unknown name is a UsageError that lists the known ones."""
         try:
-            return self._entries[name]
+            return self._entries[spelled_as(name, self._entries)]
         except KeyError:
             raise UsageError(unknown_name(self.kind, name, self.names())) from None
 
@@ -150,7 +151,7 @@ class Registry(Generic[T]):
         return list(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return spelled_as(name, self._entries) in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -84,7 +84,7 @@ def calibrate(
             return PhaseRunner(simulations, kept, is_lenient=True, noun="simulations")
 
         echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
-        say_what_is_assumed(chosen)
+        say_what_is_assumed(chosen.assumed, chosen.refused, ())
         echo("for each machine that is tried (of a group of points only its own are simulated):")
         one_machine = planned(simulations_of(points_of_fit(machine, kernels, chosen)))
         workers = workers_with_cost(one_machine, jobs or (None if scheduler else n_cores()), scheduler)

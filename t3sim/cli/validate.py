@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -37,7 +39,7 @@ tiling_option = click.option(
 
 
 @click.command()
-@click.argument("measurements", required=False, type=PATH)
+@click.argument("measurements", nargs=-1, type=PATH)
 @click.option(
     "--machine", default="h200", show_default=True, metavar="NAME", help="Machine to simulate: a preset, or a file."
 )
@@ -62,7 +64,7 @@ tiling_option = click.option(
 )  # fmt: skip
 @worker_options
 def validate(
-    measurements: Path | None,
+    measurements: tuple[Path, ...],
     machine: str,
     overrides: tuple[str, ...],
     tiling: str | None,
@@ -77,7 +79,7 @@ def validate(
 ) -> None:
     """Compare MEASUREMENTS with simulations of a machine [default: the shipped ones of H200s].
 
-    MEASUREMENTS is a file or a folder of them: CSV as in validation/h200, or with few columns (collective,gpus,bytes,
+    MEASUREMENTS are files, or folders of them: CSV as in validation/h200, or with few columns (collective,gpus,bytes,
     time_us or op,m,n,k,tp,time_us, with a strategy if you like); what nccl-tests prints, or writes with -J; traces of
     PyTorch's profiler.  Writes validation.csv (one line a point), tiles.csv.gz, winners.csv (of operators measured in
     several ways, whether the simulation names the fastest) and a report, which begins with what was frozen before
@@ -97,29 +99,40 @@ def validate(
     from t3sim.results.manifest import MANIFEST_NAME
     from t3sim.system.threads import n_cores
     from t3sim.validation import predictions as freezing
-    from t3sim.validation.points import Points, compared, read_calibration, simulations_of
+    from t3sim.validation.points import (
+        Points,
+        compared,
+        read_calibration,
+        simulations_of,
+        without_faster_than_rings,
+    )
     from t3sim.validation.simulation import outcomes_of
     from t3sim.validation.tables import tiles_csv, validation_csv
 
     started = time.monotonic()
-    source = measurements or shipped_measurements()
+    sources = list(measurements) or [shipped_measurements()]
+    source = " ".join(map(str, sources))
     if predict is not None and predict.exists():
         raise UsageError(f"--predict {predict}: is frozen; give a new file")
-    found = read_measurements(source, are_points=predict is not None)
-    used = beside(found.folder, "calibration.csv", calibration) if predict is None else None
-    frozen = beside(found.folder, "predictions.json", predictions) if predict is None else None
+    found = read_measurements(sources, are_points=predict is not None)
+    folder = found.folder if len(sources) == 1 else None
+    used = beside(folder, "calibration.csv", calibration) if predict is None else None
+    frozen = beside(folder, "predictions.json", predictions) if predict is None else None
     frozen_ones = None if frozen is None else freezing.read_predictions(frozen)
     is_used = read_calibration(used, found) if used is not None else frozenset()
     spec = machine_of(machine, overrides)
     tiling = tiling or library_of(machine)
     maker = Points(spec, load_kernels(tiling))
     points = of_kinds(maker.of(found), kinds)
+    if predict is None:
+        points = without_faster_than_rings(points, spec)
+    assumed = [*other_devices(found, spec), *found.assumed]
     simulations = simulations_of(points)
     directory = output or Path("results") / "validation"
     with owned(directory):
         echo(f"measurements  {source}: {len(found.rows)} rows, {len(points)} points")
         if predict is None:
-            say_what_is_assumed(found)
+            say_what_is_assumed(assumed, found.refused, points)
         echo(f"machine       {spec.name}")
         echo(f"simulations   {len(simulations)} distinct ones")
         runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
@@ -137,8 +150,8 @@ def validate(
         before = [] if frozen_ones is None else freezing.met(frozen_ones, points)
         tiles = maker.tiles(found, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
         asked: dict[str, object] = {
-            "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(source),
-            "calibration": None if used is None else str(used), "assumed": found.assumed,
+            "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": source,
+            "calibration": None if used is None else str(used), "assumed": assumed,
             "refused": found.refused[:MAX_REFUSED_KEPT],
         }  # fmt: skip
         if frozen_ones is not None:
@@ -188,13 +201,35 @@ def raise_if_failed(pairs: Sequence[Compared], table: Path) -> None:
         raise PointsFailed(f"{len(failed)} of {len(pairs)} points failed: {table} says why and has the others")
 
 
-def say_what_is_assumed(found: Measurements) -> None:
-    """Tell the user what the files do not say, each with what it is taken for, and what was refused in them."""
-    for title, sentences, is_error in (("assumed", found.assumed, False), ("refused", found.refused, True)):
+def other_devices(found: Measurements, machine: MachineSpec) -> list[str]:
+    """Say which GPUs the files are of, if they are not what the machine is called after."""
+    name = machine.name.partition("+")[0]
+    return [
+        f"{where}: is of {device}, the machine is {name}" for device, where in found.devices.items()
+        if not is_named_after(name, device)
+    ]  # fmt: skip
+
+
+def is_named_after(machine: str, device: str) -> bool:
+    """Whether a machine has the name of a device, like h100 of NVIDIA H100 80GB HBM3; cards for PCIe are others."""
+    own, words = (set(re.findall(r"[a-z0-9]+", text.lower())) for text in (machine, device))
+    return bool(own & words) and not (words - own) & {"pcie", "nvl"}
+
+
+def say_what_is_assumed(assumed: Sequence[str], refused: Sequence[str], points: Sequence[Point]) -> None:
+    """Tell the user what the files do not say, each with what it is taken for, what was refused and not simulated."""
+    from t3sim.measurements.foreign import LEFT_OUT
+
+    by_reason = Counter(point.reason for point in points if not point.terms)
+    not_simulated = [f"{n} point{'' if n == 1 else 's'}: {reason}" for reason, n in by_reason.most_common()]
+    first = sorted(assumed, key=lambda sentence: LEFT_OUT not in sentence)
+    for title, sentences, is_error in (
+        ("assumed", first, False), ("not simulated", not_simulated, False), ("refused", refused, True)
+    ):  # fmt: skip
         n_more = len(sentences) - MAX_FAILURES_SHOWN
         shown = [*sentences[:MAX_FAILURES_SHOWN], *([f"... and {n_more} more"] if n_more > 0 else [])]
         for sentence in shown:
-            echo(*wrap(sentence, WIDTH, initial_indent=f"{title:14}", subsequent_indent=" " * 14), err=is_error)
+            echo(*wrap(sentence, WIDTH, initial_indent=f"{title:13} ", subsequent_indent=" " * 14), err=is_error)
 
 
 def shipped_measurements() -> Path:
@@ -205,8 +240,10 @@ def shipped_measurements() -> Path:
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
-def beside(folder: Path, name: str, given: Path | None) -> Path | None:
+def beside(folder: Path | None, name: str, given: Path | None) -> Path | None:
     """Return *given*, or FOLDER-*name* beside *folder*; None if there is neither."""
+    if folder is None:
+        return given
     found = folder.resolve().with_name(f"{folder.resolve().name}-{name}")
     return given or (found if found.is_file() else None)
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from t3sim import units
 from t3sim.config import limits
 from t3sim.config.number_lists import LARGEST_NUMBER, numbers_in, parse_number_list
+from t3sim.spelling import spelled_as
 
 
 def _written(parser: Callable[[object], object]) -> BeforeValidator:
@@ -73,6 +75,22 @@ class Spec(BaseModel):
     """Base of all specs: immutable, unknown keys refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _spelled(cls, value: Any, info: ValidationInfo) -> Any:
+        """Accept ``all_reduce`` for ``all-reduce``, of all fields that have a few words to choose from."""
+        words = _words(cls.model_fields[str(info.field_name)].annotation)  # type: ignore[arg-type]
+        return spelled_as(value, words) if words else value
+
+
+@lru_cache(maxsize=1024)
+def _words(annotation: Any) -> tuple[str, ...]:
+    """Return the texts that a field may have besides others."""
+    if get_origin(annotation) is Literal:
+        return tuple(word for word in get_args(annotation) if isinstance(word, str))
+    parts = (part for part in get_args(annotation) if get_origin(part) is not None)
+    return tuple(word for part in parts for word in _words(part))
 
 
 class L1Spec(Spec):

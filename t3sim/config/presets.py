@@ -15,6 +15,7 @@ from t3sim.config.trees import found_words, overlay, validated, with_value
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.registry import unknown_name
+from t3sim.spelling import spelled_as
 
 KINDS = ("gpu", "memory", "link", "machine", "model", "kernel", "operators")
 ORIGINS = ("datasheet", "paper", "derived", "measured", "fitted", "assumed", "user")
@@ -59,8 +60,8 @@ def load_preset(
     """
     if not name.endswith((".yaml", ".yml")) and "/" not in name:
         names = preset_names(kind)
-        spelled = next((known for known in names if known.lower() == name.lower()), None)  # case does not matter
-        if spelled is None:
+        spelled = spelled_as(name, names)
+        if spelled not in names:
             raise _problem(named_at, key, unknown_name(kind, name, names))
         return _load_shipped(configs_root(), kind, spelled)
     path = folder_of(named_at, folder) / name

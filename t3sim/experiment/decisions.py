@@ -21,6 +21,7 @@ from t3sim.experiment.sweep import Axis
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import OverlapStrategy, in_order, overlap_strategies
 from t3sim.registry import Parameter, unknown_name
+from t3sim.spelling import spelled_as
 from t3sim.units import parse_cycles
 
 STRATEGY, ARBITRATION = "strategy", "arbitration"
@@ -64,7 +65,7 @@ class Decisions:
         self._known = [entry.name for entry in in_order() if has_plugins or not is_of_a_user(home_of(entry.plan)[0])]
         written = [node for axis in axes if axis.key in (STRATEGY, f"{STRATEGY}.name") for node in axis.values]
         named = [_parts(node, STRATEGY)[0] for node in filter(None, (*written, root.get(STRATEGY)))]
-        names = dict.fromkeys(str(node.value) for node in named if node is not None)
+        names = dict.fromkeys(spelled_as(str(node.value), self._known) for node in named if node is not None)
         self._run = [overlap_strategies.get(name) for name in names if name in self._known]
 
     def strategy(self, tree: Node) -> Choice | None:
@@ -138,10 +139,10 @@ class Decisions:
         """The name that *node* gives, if it is one of *known*."""
         if not isinstance(node.value, str):
             self.problems.add(node, SHOWN_AS[key], f"found {type_name(node.value)}, a name is needed")
-        elif node.value not in known:
+        elif (name := spelled_as(node.value, known)) not in known:
             self.problems.add(node, SHOWN_AS[key], unknown_name(KINDS[key], node.value, known))
         else:
-            return node.value
+            return name
         return None
 
     def _choice(

@@ -129,6 +129,15 @@ class Kind:
 # --- what rows move and compute, and the least time that takes -----------------------------------
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
+OTHER_COLLECTIVES = (
+    "all_to_all",
+    "broadcast",
+    "gather",
+    "hypercube",
+    "reduce",
+    "scatter",
+    "send_recv",
+)  # not simulated
 OPERATORS = ("gemm", "gemm-rs", "gemm-ar", "ag-gemm", *COLLECTIVES)
 MOVED = {"read": 1, "write": 1, "copy": 2, "add": 3}  # arrays of `bytes` that a pattern reads plus writes
 SIGNALS = ("peer_flag", "peer_signal", "peer_barrier", "peer_grid_barrier")
@@ -154,7 +163,12 @@ def gemm_flops(row: Row) -> float:
 
 
 def ring_bytes(collective: str, gpus: int, n_bytes: float) -> float:
-    """Return bytes that one GPU sends in a ring collective over an array of *n_bytes* (all GPUs' shards together)."""
+    """Return bytes that one GPU sends in a collective over an array of *n_bytes* (all GPUs' shards together).
+
+    Of a ring collective; of others what nccl-tests takes for the bus bandwidth.
+    """
+    if collective in {"broadcast", "hypercube", "reduce", "send_recv"}:
+        return n_bytes
     share = (gpus - 1) / gpus * n_bytes
     return 2 * share if collective == "all_reduce" else share
 
@@ -271,7 +285,10 @@ def impossible(kind: Kind, row: Row, peaks: Peaks) -> Iterator[str]:
         for floor in column.floors:
             least, why = floor(row, peaks)
             if float(value) < least:
-                yield f"{column.name} is {value}, faster than peak: {why}"
+                name = column.name.replace("min_", "time_") if row.get("time_us") == value else column.name
+                than = "any device" if peaks is ANY_DEVICE else "peak"
+                is_in_ms = column.unit == "us" and 20 * float(value) < least <= 1000 * float(value)
+                yield f"{name} is {value}, faster than {than}: {why}{'; are these milliseconds?' if is_in_ms else ''}"
         if column.amount is not None and not math.isnan(float(value)):  # NaN: not measured yet
             expected = column.amount(row) / float(row["time_us"])
             if not math.isclose(float(value), expected, rel_tol=ROUNDING, abs_tol=ROUNDING_ABSOLUTE):
@@ -361,7 +378,12 @@ GPUS = _count("gpus", "", "GPUs of the ring")
 LAYER = (*SUBLAYER, GPUS, *GEMM)
 CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held to, auto: its own choice", key=True,
                   default="auto")  # fmt: skip
-COLLECTIVE = (_text("collective", ", ".join(COLLECTIVES), COLLECTIVES), GPUS, _count("bytes", "B", "full array"))
+ARRAY = _count("bytes", "B", "full array")
+RING_COLLECTIVE = _text("collective", ", ".join(COLLECTIVES), COLLECTIVES)
+ANY_COLLECTIVE = _text(
+    "collective", f"{', '.join(COLLECTIVES)}; read, but not simulated: {', '.join(OTHER_COLLECTIVES)}",
+    (*COLLECTIVES, *OTHER_COLLECTIVES),
+)  # fmt: skip
 SCATTERED = (
     _text("order", "whose rows come first: next (own last), own_first, xor (own last), naive (row 0), or local: no"
           " stores to others", (*ORDERS, LOCAL)),
@@ -495,14 +517,18 @@ _ALL = (
     _kind(
         "collectives",
         "an NCCL collective on all GPUs; bytes of the full array (reduce-scatter input, all-gather output)",
-        *COLLECTIVE,
+        ANY_COLLECTIVE, GPUS, ARRAY,
         CHANNELS,
         _text("nccl_proto", "protocol NCCL was held to, auto: its own choice", default="auto"),
         *RING_TIMES,
+        optional=(
+            _text("nccl_algo", "algorithm NCCL was held to, like Ring, Tree or NVLS; empty: its own choice"),
+            _count("hosts", "", "hosts that the GPUs are in; empty: one"),
+        ),
     ),
     _kind(
         "copy_engine_collectives", "a ring collective of copy-engine transfers and addition kernels",
-        *COLLECTIVE,
+        RING_COLLECTIVE, GPUS, ARRAY,
         *RING_TIMES,
         _text("mechanism", "copy-engine"),
     ),

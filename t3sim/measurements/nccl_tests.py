@@ -1,13 +1,13 @@
 """Results of nccl-tests (``all_reduce_perf`` and its siblings) as rows of the kind ``collectives``.
 
 What ``-J FILE`` writes has ``args`` (the command, as a list), ``env`` (``NAME=value`` texts), ``config`` (``nthreads``,
-``ngpus``, ``devices``) and ``results``, each with ``size`` (bytes of the full array) and ``out_of_place`` and
-``in_place`` objects of ``time`` (us), ``alg_bw``, ``bus_bw`` (GB/s) and ``nwrong``; with per-iteration timing also
-``out_of_place_per_iter`` with ``times_us``. Written from src/util.cu of nccl-tests, file versions 1 and 2.
+``ngpus``, ``devices``) and ``results``, each with ``size`` (bytes of the full array), ``type``, ``redop``, and
+``out_of_place`` and ``in_place`` objects of ``time`` (us), ``alg_bw``, ``bus_bw`` (GB/s) and ``nwrong``; with
+per-iteration timing also ``out_of_place_per_iter`` with ``times_us``. Written from src/util.cu of nccl-tests, file
+versions 1 and 2. What nccl-tests prints is read by ``nccl_log``; both make a ``Table``, which is judged here.
 
-What it prints is a table below a line of names (``size count type redop root time algbw busbw #wrong``, the last four
-twice), with a line for each rank before it; a log may hold several, and other lines between. The out-of-place times
-count, the in-place ones where there are no others. Pinned by ``tests/measurements/test_nccl_tests.py``.
+The out-of-place times count, the in-place ones where there are no others. Pinned by
+``tests/measurements/test_nccl_tests.py`` and ``tests/measurements/test_cases.py``.
 """
 
 from __future__ import annotations
@@ -16,23 +16,300 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from t3sim.measurements.foreign import Found, number_in
-from t3sim.measurements.kinds import COLLECTIVES, Value, is_above_zero, ring_bytes
+from t3sim.measurements.foreign import LEFT_OUT, Found, counted, number_in
+from t3sim.measurements.kinds import COLLECTIVES, OTHER_COLLECTIVES, Value, is_above_zero, ring_bytes
 
-KNOWN_VERSIONS = (1, 2)
+NEWEST_VERSION = 2
 FACTOR_ERROR = 2e-6  # bandwidths are written with six decimals,
 PRINTED_ERROR = 0.0051  # and printed with two
 MOST_GPUS = 4096
-OTHER_PROGRAMS = ("alltoall", "broadcast", "gather", "hypercube", "reduce", "scatter", "sendrecv")
-_PROGRAM = re.compile(rf"\b({'|'.join((*COLLECTIVES, *OTHER_PROGRAMS))})_perf")
-_RANK = re.compile(r"#\s*Rank\s+(\d+)\s.*\bdevice\b")
-_SETTING = re.compile(r"\b(NCCL_PROTO|NCCL_MIN_NCHANNELS|NCCL_MAX_NCHANNELS)(?:=| set by environment to )(\w+)")
+LARGEST_DIFFERENCE = 1.0  # of a column `error`; the largest that is right is far below
+# Element types in the order in which they count where a file has several; the first six are those of t3sim's users.
+TYPES = ("half", "float16", "bfloat16", "bf16", "float", "float32")
+OPERATIONS = ("sum", "none", "")  # what a ring adds, or nothing
+PROTOCOLS = {"simple": "Simple", "ll": "LL", "ll128": "LL128"}
+_SPELLINGS = {name.replace("_", ""): name for name in (*COLLECTIVES, *OTHER_COLLECTIVES)}
+_NAME = "|".join(sorted((name.replace("_", "[-_ .]?") for name in _SPELLINGS.values()), key=len, reverse=True))
+_PROGRAM = re.compile(rf"(?<![a-z])({_NAME})v?_perf", re.IGNORECASE)
+_NAMED = re.compile(_NAME, re.IGNORECASE)
 Bandwidths = Sequence[tuple[float, float]]  # of the algorithm, of the bus
 
 
-def of_json(found: Mapping[str, Any]) -> Found:
+def programs_in(text: str) -> list[str]:
+    """Return the collectives whose programs (``all_reduce_perf``) a text names."""
+    return [_collective(found) for found in _PROGRAM.findall(text)]
+
+
+def _collective(name: str) -> str:
+    return _SPELLINGS[re.sub(r"[^a-z]", "", name.lower())]
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one result has out of place, or in place: texts or numbers as they are written, None where there is none."""
+
+    time: Any
+    alg_bw: Any
+    bus_bw: Any
+    wrong: Any = None
+    largest_error: Any = None
+    is_cpu_time: bool = False
+    per_iteration: Any = None  # times, in us
+    edges: tuple[float, float] | None = None  # of them, where only these are known
+
+    def times(self) -> list[float]:
+        """Return the time of each iteration if they were kept, else the one average; raises ``ValueError``."""
+        if self.is_cpu_time or self.time is None:
+            raise ValueError("has no `time`; run without -C, which reports processor time")
+        if self.n_wrong:
+            raise ValueError(f"has {self.wrong} wrong elements")
+        if (_number(self.largest_error) or 0) >= LARGEST_DIFFERENCE:
+            raise ValueError(f"`error` is {self.largest_error}: the results are wrong")
+        if self.per_iteration is not None:
+            kept = self.per_iteration
+            if not isinstance(kept, list) or not kept or not all(map(is_above_zero, kept)):
+                raise ValueError("`times_us` must hold numbers above 0")
+            return [float(value) for value in kept]
+        return [number_in({"time": _number(self.time)} if _number(self.time) else {"time": self.time}, "time")]
+
+    @property
+    def n_wrong(self) -> float:
+        """Wrong elements; 0 if they were not counted."""
+        if self.wrong in (None, "N/A"):
+            return 0
+        number = _number(self.wrong)
+        return math.inf if number is None else number
+
+
+@dataclass
+class Result:
+    """One line of a table: its place in the file, and the sides that it has, out of place first."""
+
+    place: int
+    n_bytes: int
+    element: str
+    operation: str
+    root: str
+    sides: list[Side]
+
+
+@dataclass
+class Table:
+    """Results of one run, and what is said of them; *unit* is what places in the file are called."""
+
+    unit: str
+    programs: list[str] = field(default_factory=list)  # collectives that it may be of, as the file says
+    ranks: int = 0  # 0: unknown
+    of_process: int = 0  # GPUs of a process; 0: unknown
+    hosts: int = 1
+    settings: dict[str, str] = field(default_factory=dict)  # of NCCL's environment
+    n_out_of_bounds: int = 0
+    errors: str = ""  # of the run
+    has_roots: bool = True  # a column that says where a result goes
+    results: list[Result] = field(default_factory=list)
+
+
+def rows_of(tables: Iterable[Table], file_name: str, read: Found, error: float) -> None:
+    """Make rows of *tables*, whose bandwidths are rounded by up to *error*; what is none is said in *read*."""
+    points: dict[tuple[Value, ...], list[tuple[Result, dict[str, Value]]]] = {}
+    for table in tables:
+        for result, row in _rows_of(table, file_name, read, error):
+            key = tuple(value for name, value in row.items() if name not in {"time_us", "min_us", "max_us"})
+            points.setdefault(key, []).append((result, row))
+    left_out: list[Result] = []
+    taken: list[Result] = []
+    n_repeats = 0
+    for found in points.values():
+        best = min((result for result, _ in found), key=_preference)
+        kept = [(result, row) for result, row in found if _what(result) == _what(best)]
+        left_out += [result for result, _ in found if _what(result) != _what(best)]
+        taken.append(best)
+        (first, row), n_repeats = kept[0], n_repeats + len(kept) - 1
+        times = [float(one["time_us"]) for _, one in kept]
+        if len(kept) > 1:
+            row["min_us"] = min(float(one["min_us"]) for _, one in kept)
+            row["max_us"] = max(float(one["max_us"]) for _, one in kept)
+            row["time_us"] = statistics.median(times)
+        read.rows.append((first.place, "collectives", row))
+    read.rows.sort(key=lambda row: row[0])
+    if left_out:
+        kinds = ", ".join(sorted({_what(result) for result in left_out}))
+        than = ", ".join(sorted({_what(result) for result in taken}))
+        rows = counted(len(left_out), "row")
+        read.assumed.append(f"{LEFT_OUT}{rows} of other types or operations than {than}: {kinds[:120]}")
+    if n_repeats:
+        read.assumed.append(f"{counted(n_repeats, 'row')} repeat others: of equal ones the median counts")
+    if odd := sorted({result.element for result in taken} - set(TYPES) - {""}):
+        read.assumed.append(f"its elements are {', '.join(odd)}, not FP16, BF16 or FP32")
+    if odd := sorted({result.operation for result in taken} - set(OPERATIONS)):
+        read.assumed.append(f"its operation is {', '.join(odd)}, not sum")
+
+
+def _what(result: Result) -> str:
+    return f"{result.element} {result.operation}".strip()
+
+
+def _preference(result: Result) -> tuple[int, int, int]:
+    """Return the rank among results of the same point: sums before others, FP16, BF16, FP32 before others."""
+    operation = OPERATIONS.index(result.operation) if result.operation in OPERATIONS else len(OPERATIONS)
+    element = TYPES.index(result.element) if result.element in TYPES else len(TYPES)
+    return operation, element, result.place
+
+
+def _rows_of(table: Table, file_name: str, read: Found, error: float) -> Iterable[tuple[Result, dict[str, Value]]]:
+    """Yield the results of a table that can be used, as rows."""
+    moved = [result for result in table.results if result.n_bytes]
+    if len(moved) < len(table.results):
+        read.assumed.append(f"{LEFT_OUT}{counted(len(table.results) - len(moved), table.unit)} of 0 bytes")
+    if not moved:
+        return
+    is_explained = any(side.n_wrong for result in table.results for side in result.sides)
+    if table.errors or (table.n_out_of_bounds and not is_explained):
+        why = f"had errors: {table.errors}" if table.errors else f"says: {table.n_out_of_bounds} out of bounds values"
+        read.problems.append(f"{_places(table, moved)}: the run {why[:160]}")
+        return
+    usable: list[Result] = []
+    times: dict[int, list[float]] = {}
+    refused: dict[str, list[Result]] = {}
+    for result in moved:
+        try:
+            times[result.place] = result.sides[0].times()
+        except ValueError as problem:
+            refused.setdefault(str(problem), []).append(result)
+        else:
+            usable.append(result)
+    read.problems += [f"{_places(table, results)}: {why}" for why, results in refused.items()]
+    if not usable:
+        return
+    try:
+        collective, gpus = _collective_of(table, usable, file_name, read, error)
+    except ValueError as problem:
+        read.problems.append(f"{_places(table, usable)}: {problem}")
+        return
+    common = {**_settings(table.settings, collective), **({"hosts": table.hosts} if table.hosts > 1 else {})}
+    for result in usable:
+        [[alg, bus]] = _bandwidths([result]) or [(0.0, 0.0)]
+        if collective in COLLECTIVES and not _fits(collective, gpus, alg, bus, error):
+            why = f"bus bandwidth {bus:g} over {alg:g} GB/s is not that of {collective} on {gpus} GPUs"
+            read.problems.append(f"{table.unit} {result.place}: {why}")
+            continue
+        own, edges = times[result.place], result.sides[0].edges
+        time = statistics.median(own)
+        low, high = edges if edges is not None and edges[0] <= time <= edges[1] else (min(own), max(own))
+        row = {"collective": collective, "gpus": gpus, "bytes": result.n_bytes, **common}
+        yield result, {**row, "time_us": time, "min_us": low, "max_us": high}
+
+
+def _places(table: Table, results: Sequence[Result]) -> str:
+    """Return where *results* stand: ``line 14``, ``lines 14, 15``, ``20 lines from 14 to 40``."""
+    places = [str(result.place) for result in results]
+    if len(places) > 4:
+        return f"{len(places)} {table.unit}s from {places[0]} to {places[-1]}"
+    return f"{table.unit}{'s' if len(places) > 1 else ''} {', '.join(places)}"
+
+
+def _settings(environment: Mapping[str, str], collective: str) -> dict[str, Value]:
+    """Return what NCCL was held to."""
+    lowest, highest = environment.get("NCCL_MIN_NCHANNELS", ""), environment.get("NCCL_MAX_NCHANNELS", "")
+    is_held = lowest == highest and lowest.isascii() and lowest.isdigit() and 0 < int(lowest) < 10**6
+    protocol = environment.get("NCCL_PROTO", "auto")
+    found: dict[str, Value] = {"nccl_channels": lowest if is_held else "auto"}
+    found["nccl_proto"] = PROTOCOLS.get(protocol.lower(), protocol) or "auto"
+    if algorithm := _algorithm(environment.get("NCCL_ALGO", ""), collective):
+        found["nccl_algo"] = algorithm
+    return found
+
+
+def _algorithm(setting: str, collective: str) -> str:
+    """Return the algorithms that NCCL_ALGO leaves for a collective; empty if it may still choose a ring.
+
+    Newer versions of NCCL take a list for each collective: ``allreduce:tree,nvls;allgather:ring``.
+    """
+    lists = dict(part.rpartition(":")[::2] for part in setting.split(";"))
+    names = [name for name in lists.get(collective.replace("_", ""), lists.get("", "")).split(",") if name]
+    if not names or names[0].startswith("^") or (len(names) > 1 and "ring" in map(str.lower, names)):
+        return ""
+    return ",".join("Ring" if name.lower() == "ring" else name for name in names)
+
+
+def _collective_of(
+    table: Table, results: Sequence[Result], file_name: str, read: Found, error: float
+) -> tuple[str, int]:
+    """Return what was run on how many GPUs; raises ``ValueError`` if that does not follow from most of *results*."""
+    bandwidths = _bandwidths(results)
+    in_name = list(dict.fromkeys(_collective(name) for name in _NAMED.findall(file_name)))
+    operation, root = results[0].operation, results[0].root
+    says_nothing = operation in {"", "none"} or (table.has_roots and root != "-1")
+    by_bandwidth = [] if says_nothing else ["all_reduce", "reduce_scatter"]
+    known = table.ranks or (table.of_process if table.of_process > 1 else 0)
+    if known == 1 or (table.of_process == 1 and not table.ranks and all(bus == 0 for _, bus in bandwidths)):
+        raise ValueError("ran on 1 GPU; of processes with one GPU each, nccl-tests must be built with MPI=1")
+    for names in (table.programs, [] if table.programs else in_name, [] if table.programs else by_bandwidth):
+        for counts in ([table.ranks], [table.of_process], range(2, MOST_GPUS)):
+            fitting = _fitting(names, counts, bandwidths, error)
+            if len(fitting) == 1:
+                [(collective, gpus)] = fitting
+                if names is by_bandwidth:
+                    read.assumed.append(
+                        f"the table at {table.unit} {results[0].place} is of {collective}: so its two bandwidths say"
+                    )
+                if len(counts) > 1:
+                    read.assumed.append(
+                        f"the table at {table.unit} {results[0].place} is of {gpus} GPUs: so its two bandwidths say"
+                    )
+                return collective, gpus
+            if table.ranks > 1:
+                break
+    raise ValueError(
+        f"what ran on {table.ranks or 'an unknown number of'} GPUs does not follow from the bandwidths of the table: "
+        "keep all lines above it, and name the file after the program, like all_gather_perf.txt"
+    )
+
+
+def _fitting(
+    names: Sequence[str], counts: Sequence[int], bandwidths: Bandwidths, error: float
+) -> list[tuple[str, int]]:
+    """Return the collectives and numbers of GPUs that fit the most results, if these are more than half of them."""
+    found: dict[tuple[str, int], int] = {}
+    for name in names:
+        for n in counts:
+            if name in OTHER_COLLECTIVES and len(counts) == 1:  # not simulated, so it does not matter
+                found[name, n] = len(bandwidths)
+            elif n > 1:
+                found[name, n] = sum(_fits(name, n, alg, bus, error) for alg, bus in bandwidths)
+    best = max(found.values(), default=0)
+    return [one for one, fits in found.items() if one[1] > 1 and fits == best and 2 * best >= len(bandwidths)]
+
+
+def _bandwidths(results: Iterable[Result]) -> Bandwidths:
+    pairs = ((_number(result.sides[0].alg_bw), _number(result.sides[0].bus_bw)) for result in results)
+    return [(alg, bus) for alg, bus in pairs if alg is not None and bus is not None]
+
+
+def _fits(collective: str, gpus: int, alg: float, bus: float, error: float) -> bool:
+    """Whether a bus bandwidth is what so many GPUs make of that of the algorithm, each rounded by up to *error*."""
+    factor = ring_bytes(collective, gpus, 1.0)
+    return math.isclose(bus, factor * alg, rel_tol=1e-4, abs_tol=error * (1 + factor))
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number that is written as one, or as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+# --- what -J writes ------------------------------------------------------------------------------
+
+
+def of_json(found: Mapping[str, Any], file_name: str = "") -> Found:
     """Return the results in a file of ``-J``; raises ``ValueError`` if the file as a whole cannot be used.
 
     The number of GPUs is the one that makes bus bandwidth out of algorithm bandwidth, since ``devices`` lists one GPU
@@ -40,211 +317,63 @@ def of_json(found: Mapping[str, Any]) -> Found:
     """
     if "results" not in found or "config" not in found:
         raise ValueError("not a result of nccl-tests: it has `config` and `results`")
-    if found.get("version") not in KNOWN_VERSIONS:
-        raise ValueError(f"version is {found.get('version')!r}; known are {KNOWN_VERSIONS[0]} and {KNOWN_VERSIONS[1]}")
-    if found.get("errors"):
-        raise ValueError(f"the run had errors: {found['errors']}")
-    arguments = found.get("args")
-    program = str(arguments[0]) if isinstance(arguments, list) and arguments else ""
-    collective = _known(program.rsplit("/", 1)[-1].removesuffix("_mpi").removesuffix("_perf"), program)
-    entries, results = found.get("env", []), found["results"]
-    if not isinstance(entries, list):
-        raise ValueError("`env` must be a list")
-    settings = _settings(dict(str(entry).split("=", 1) for entry in entries if "=" in str(entry)))
+    version, config, results = found.get("version"), found["config"], found["results"]
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ValueError(f"version is {str(version)[:40]!r}; known are 1 to {NEWEST_VERSION}")
     if not isinstance(results, list) or not results:
         raise ValueError("`results` must be a list with something in it")
-    gpus = _gpus_of_json(found["config"], results, collective)
-    read = Found()
+    arguments, entries, bounds = found.get("args"), found.get("env", []), found.get("out_of_bounds")
+    if not isinstance(entries, list):
+        raise ValueError("`env` must be a list")
+    program = str(arguments[0]).rsplit("/", 1)[-1] if isinstance(arguments, list) and arguments else ""
+    programs = programs_in(f" {program}")
+    if program.endswith(("_perf", "_perf_mpi")) and not programs:
+        known = ", ".join(f"{name}_perf" for name in (*COLLECTIVES, *OTHER_COLLECTIVES))
+        raise ValueError(f"ran {program[:60]!r}; known are {known}")
+    of_process = int(number_in(config, "nthreads")) * int(number_in(config, "ngpus"))
+    listed = config.get("devices")
+    devices = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    table = Table("result", programs, settings=dict(str(one).split("=", 1) for one in entries if "=" in str(one)))
+    table.hosts = len({str(one.get("hostname")) for one in devices}) or 1
+    table.of_process = of_process
+    table.errors = str(found["errors"]) if found.get("errors") else ""
+    wrong = bounds.get("count") if isinstance(bounds, dict) else 0
+    table.n_out_of_bounds = int(wrong) if isinstance(wrong, int | float) and is_above_zero(wrong) else 0
+    read = Found(devices=tuple(dict.fromkeys(str(one["device_info"]) for one in devices if one.get("device_info"))))
+    if version > NEWEST_VERSION:
+        read.assumed.append(f"version {version} of the file is newer than {NEWEST_VERSION}: it is read as that")
     for number, result in enumerate(results, start=1):
         try:
-            times = _times(result)
-            n_bytes = int(number_in(result, "size"))
+            table.results.append(_result_of(number, result))
         except ValueError as error:
             read.problems.append(f"result {number}: {error}")
-            continue
-        read.rows.append((number, "collectives", _row(collective, gpus, n_bytes, times) | settings))
+    n_processes = max(len(devices), 1)
+    table.ranks = _ranks_of_json(table, (n_processes * of_process, n_processes, of_process))
+    rows_of([table], file_name, read, FACTOR_ERROR)
     return read
 
 
-def _known(name: str, program: str) -> str:
-    if name not in COLLECTIVES:
-        raise ValueError(f"ran {program[:60]!r}; known are {', '.join(f'{known}_perf' for known in COLLECTIVES)}")
-    return name
+def _ranks_of_json(table: Table, counts: Sequence[int]) -> int:
+    """Return the first of *counts* that most bandwidths agree with; the first one if none does."""
+    names, bandwidths = table.programs or COLLECTIVES, _bandwidths(table.results)
+    return next((n for n in counts if _fitting(names, [n], bandwidths, FACTOR_ERROR)), counts[0])
 
 
-def _row(collective: str, gpus: int, n_bytes: int, times: Sequence[float]) -> dict[str, Value]:
-    edges = {"time_us": statistics.median(times), "min_us": min(times), "max_us": max(times)}
-    return {"collective": collective, "gpus": gpus, "bytes": n_bytes, **edges}
-
-
-def _settings(environment: Mapping[str, str]) -> dict[str, Value]:
-    """Return what NCCL was held to."""
-    lowest, highest = environment.get("NCCL_MIN_NCHANNELS"), environment.get("NCCL_MAX_NCHANNELS")
-    channels = lowest if lowest is not None and lowest == highest else "auto"
-    return {"nccl_channels": channels, "nccl_proto": environment.get("NCCL_PROTO", "auto")}
-
-
-def _side(result: Mapping[str, Any]) -> str:
-    return "out_of_place" if isinstance(result.get("out_of_place"), dict) else "in_place"
-
-
-def _gpus_of_json(config: Any, results: Iterable[Any], collective: str) -> int:
-    """Return the number of ranks that the largest result's two bandwidths agree with."""
-    of_process = int(number_in(config, "nthreads")) * int(number_in(config, "ngpus"))
-    devices = config.get("devices")
-    n_devices = len(devices) if isinstance(devices, list) else 1
-    bodies: list[tuple[Any, Any]] = [(one.get("size"), one.get(_side(one))) for one in results if isinstance(one, dict)]
-    usable = [
-        (float(size), float(body["alg_bw"]), float(body["bus_bw"])) for size, body in bodies
-        if isinstance(body, dict) and all(map(is_above_zero, (size, body.get("alg_bw"), body.get("bus_bw"))))
-    ]  # fmt: skip
-    if not usable:
-        raise ValueError("no result has `size` and, out of place or in place, `alg_bw` and `bus_bw` above 0")
-    _, algorithm, bus = max(usable)
-    for gpus in dict.fromkeys((n_devices * of_process, n_devices, of_process)):
-        if _fits(collective, gpus, [(algorithm, bus)], FACTOR_ERROR):
-            return gpus
-    raise ValueError(f"bus_bw {bus} over alg_bw {algorithm} fits none of {of_process} GPUs in {n_devices} processes")
-
-
-def _fits(collective: str, gpus: int, bandwidths: Bandwidths, error: float) -> bool:
-    """Whether bus bandwidths are what so many GPUs make of those of the algorithm, each rounded by up to *error*."""
-    if gpus < 2:
-        return False
-    factor = ring_bytes(collective, gpus, 1.0)
-    error *= 1 + factor
-    return all(math.isclose(bus, factor * algorithm, rel_tol=1e-4, abs_tol=error) for algorithm, bus in bandwidths)
-
-
-def _times(result: Any) -> list[float]:
-    """Return the time of each iteration if they were kept, else the one average; raises ``ValueError``."""
+def _result_of(number: int, result: Any) -> Result:
+    """Return one of ``results``; raises ``ValueError``."""
     if not isinstance(result, dict):
         raise ValueError("must be an object")
-    side = _side(result)
-    body = result.get(side)
-    if not isinstance(body, dict):
+    sides = [_side_of(result[name], result.get(f"{name}_per_iter")) for name in ("out_of_place", "in_place")
+             if isinstance(result.get(name), dict)]  # fmt: skip
+    if not sides:
         raise ValueError("has neither `out_of_place` nor `in_place`")
-    if "time" not in body:
-        raise ValueError("has no `time`; run without -C, which reports processor time")
-    if body.get("nwrong") not in (None, 0, 0.0):
-        raise ValueError(f"has {body['nwrong']} wrong elements")
-    per_iteration = result.get(f"{side}_per_iter")
-    if isinstance(per_iteration, dict) and isinstance(per_iteration.get("times_us"), list):
-        kept = per_iteration["times_us"]
-        if not kept or not all(map(is_above_zero, kept)):
-            raise ValueError("`times_us` must hold numbers above 0")
-        return [float(value) for value in kept]
-    return [number_in(body, "time")]
+    size = result.get("size")
+    n_bytes = 0 if size == 0 and not isinstance(size, bool) else int(number_in(result, "size"))
+    element, operation, root = (str(result.get(name, "")).strip() for name in ("type", "redop", "root"))
+    return Result(number, n_bytes, element, operation, root, sides)
 
 
-# --- what it prints ------------------------------------------------------------------------------
-
-
-def of_text(text: str, file_name: str) -> Found:
-    """Return the tables in what nccl-tests printed; raises ``ValueError`` if there is none.
-
-    The collective is what the text says (``all_reduce_perf``), else the name of the file, else what the bandwidths and
-    the reduction allow; the GPUs are the ranks that are listed, else what the bandwidths allow.
-    """
-    read = Found()
-    settings = _settings(dict(_SETTING.findall(text)))
-    table: _Table | None = None
-    program, ranks = "", 0
-    tables: list[_Table] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
-        if "busbw" in words and "size" in words and "count" in words:
-            table = _Table(words[words.index("size") :], program, ranks)
-            tables.append(table)
-            continue
-        if found := _PROGRAM.search(line):
-            if table is not None and not table.program:  # said at the end
-                table.program = found[1]
-            program = found[1]
-        if found := _RANK.search(line):
-            if table is not None:  # of the next one
-                table, ranks = None, 0
-            ranks = max(ranks, int(found[1]) + 1)
-        if table is not None:
-            table.take(number, words)
-    if not tables:
-        raise ValueError("no table of nccl-tests: a line with size, count, type, time, algbw, busbw, then numbers")
-    for table in tables:
-        table.read_into(read, file_name, settings)
-    return read
-
-
-class _Table:
-    """One table: its columns, and what was said before it."""
-
-    def __init__(self, columns: Sequence[str], program: str, ranks: int) -> None:
-        self.columns = list(columns)
-        self.program = program
-        self.ranks = ranks
-        self.lines: list[tuple[int, dict[str, str]]] = []  # number in the file, the cells of the side that counts
-
-    def take(self, number: int, words: Sequence[str]) -> None:
-        """Keep a line of the table; whatever else a log has between them is none."""
-        cells = words[-len(self.columns) :]
-        if len(cells) == len(self.columns) and cells[0].isdigit() and cells[1].isdigit():
-            pairs = [*zip(self.columns, cells, strict=True)]
-            in_place, out_of_place = dict(pairs), dict(reversed(pairs))  # the later one of equal names stays
-            self.lines.append((number, out_of_place if _is_number(out_of_place.get("time", "")) else in_place))
-
-    def read_into(self, read: Found, file_name: str, settings: Mapping[str, Value]) -> None:
-        """Make rows of the lines."""
-        moved = [(number, cells) for number, cells in self.lines if int(cells["size"])]
-        if len(moved) < len(self.lines):
-            read.assumed.append(f"{len(self.lines) - len(moved)} lines of 0 bytes are left out")
-        if not moved:
-            return
-        try:
-            collective, gpus = self._collective(moved, file_name, read)
-        except ValueError as error:
-            read.problems.append(f"line {moved[0][0]}: {error}")
-            return
-        for number, cells in moved:
-            wrong = cells.get("#wrong", "0")
-            if not _is_number(cells["time"]) or (wrong != "N/A" and wrong.strip("0.")):
-                why = f"{wrong} wrong elements" if _is_number(cells["time"]) else f"time is {cells['time']!r}"
-                read.problems.append(f"line {number}: {why}")
-                continue
-            row = _row(collective, gpus, int(cells["size"]), [float(cells["time"])])
-            read.rows.append((number, "collectives", {**row, **settings}))
-
-    def _collective(
-        self, lines: Sequence[tuple[int, Mapping[str, str]]], file_name: str, read: Found
-    ) -> tuple[str, int]:
-        """Return what was run on how many GPUs; raises ``ValueError`` if that does not follow."""
-        bandwidths = [
-            (float(cells["algbw"]), float(cells["busbw"])) for _, cells in lines
-            if _is_number(cells.get("algbw", "")) and _is_number(cells.get("busbw", ""))
-        ]  # fmt: skip
-        in_name = _PROGRAM.search(file_name)
-        program = self.program or (in_name[1] if in_name else "")
-        if program:
-            names = [_known(program, f"{program}_perf")]
-        else:
-            operation, root = (lines[0][1].get(name, "") for name in ("redop", "root"))
-            names = [] if operation in {"", "none"} or root != "-1" else ["all_reduce", "reduce_scatter"]
-        counts = [self.ranks] if self.ranks > 1 else range(2, MOST_GPUS)
-        fitting = [(name, n) for name in names for n in counts if _fits(name, n, bandwidths, PRINTED_ERROR)]
-        if len(fitting) != 1:
-            ranks = self.ranks or "an unknown number of"
-            raise ValueError(
-                f"what ran on {ranks} GPUs does not follow from the bandwidths of the table: keep all lines above it, "
-                "and name the file after the program, like all_gather_perf.txt"
-            )
-        [(collective, gpus)] = fitting
-        if not program:
-            read.assumed.append(f"the table at line {lines[0][0]} is of {collective}: so its two bandwidths say")
-        if self.ranks < 2:
-            read.assumed.append(f"the table at line {lines[0][0]} is of {gpus} GPUs: so its two bandwidths say")
-        return collective, gpus
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+def _side_of(body: Mapping[str, Any], per_iteration: Any) -> Side:
+    kept = per_iteration.get("times_us") if isinstance(per_iteration, dict) else None
+    time, alg_bw, bus_bw, wrong = (body.get(name) for name in ("time", "alg_bw", "bus_bw", "nwrong"))
+    return Side(time, alg_bw, bus_bw, wrong, is_cpu_time=time is None, per_iteration=kept)

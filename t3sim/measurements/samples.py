@@ -1,9 +1,9 @@
 """Folders of measurements: reading them with every row checked, and writing them whole or not at all.
 
 A folder holds CSV files (``.csv``, ``.csv.gz``), each of one kind of ``kinds.KINDS``, known by its header; what
-nccl-tests wrote, as JSON or as text (``.txt``, ``.log``, ``.out``); traces of PyTorch's profiler (``.json``,
-``.json.gz``); and, if the measurements were made here, ``provenance.json``: device, driver, versions, clocks, date and
-the device's peaks. Folders inside are read too, each with its own provenance.
+nccl-tests wrote, as JSON or as text (``.txt``, ``.log``, ``.out``); traces of PyTorch's profiler (``.json``); all of
+them also compressed (``.gz``); and, if the measurements were made here, ``provenance.json``: device, driver, versions,
+clocks, date and the device's peaks. Folders inside are read too, each with its own provenance.
 
 A value that is not a number, is zero, contradicts the other columns of its row or is faster than the device's peak is
 refused with its file and line; the other rows are read. Nothing is skipped in silence. Pinned by
@@ -17,6 +17,8 @@ import gzip
 import io
 import json
 import math
+import os
+import re
 import statistics
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +28,8 @@ from typing import Any, NamedTuple
 
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import one_line, parse_json, prepare_folder, publish, read_limited
-from t3sim.measurements import kineto, nccl_tests
-from t3sim.measurements.foreign import Found
+from t3sim.measurements import kineto, nccl_log, nccl_tests
+from t3sim.measurements.foreign import LEFT_OUT, Found
 from t3sim.measurements.kinds import (
     ANY_DEVICE,
     COLLECTIVES,
@@ -42,6 +44,7 @@ from t3sim.measurements.kinds import (
     kind_of_header,
     peaks_from,
 )
+from t3sim.spelling import spelled_as
 
 PROVENANCE = "provenance.json"
 PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance states; it may state more
@@ -50,7 +53,11 @@ REST_MS = "rest_ms"  # of a provenance: see ``Measurements.are_rested``
 HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, each with the time of one
 MAX_FILE_BYTES = 64 << 20
 MAX_JSON_BYTES = 256 << 20  # of a trace
-TABLES, JSONS, TEXTS = (".csv", ".csv.gz"), (".json", ".json.gz"), (".txt", ".log", ".out")
+TABLES, JSONS = (".csv", ".csv.gz"), (".json", ".json.gz")
+TEXTS = (".txt", ".log", ".out", ".txt.gz", ".log.gz", ".out.gz")
+GZIP = b"\x1f\x8b"
+UNITS = {"ms": 1e3, "s": 1e6, "ns": 1e-3}  # of times in columns that are in microseconds here
+TIME_NAMES = {"us": "time_us", "usec": "time_us", "ms": "time_ms", "msec": "time_ms"}
 REFUSED_BY_US = ".refused.txt"  # what ``measure`` noted but did not believe
 MOST_REASONS = 8  # of a refusal
 MAX_PLAIN_ROWS = 1000  # longer tables are written compressed
@@ -81,7 +88,8 @@ class Measurements:
 
     ``folder``: that of the file, if it is one. ``provenance``: what each subfolder's ``provenance.json`` says, by the
     folder's path as given. ``refused``: what could not be used, with file and line. ``assumed``: what the files do not
-    say, each with what it is taken for, and what was left out of them because it is no measurement.
+    say, each with what it is taken for, and what was left out of them because it is no measurement. ``devices``: names
+    of GPUs that files or provenances state, each with the first place that does.
     """
 
     folder: Path
@@ -90,6 +98,7 @@ class Measurements:
     refused: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     is_file: bool = False
+    devices: Mapping[str, str] = field(default_factory=dict)
 
     def host_us(self, row: Measurement) -> float:
         """Return the time from one launch of the host to the next in the time of *row*; 0 if they are not in it."""
@@ -117,8 +126,8 @@ class Measurements:
         return tuple(row for row in self.rows if row.kind == KINDS[kind].name)
 
 
-def read_measurements(path: str | Path, *, are_points: bool = False) -> Measurements:
-    """Return all measurements in the file *path* or below the folder *path*.
+def read_measurements(path: str | Path | Sequence[Path], *, are_points: bool = False) -> Measurements:
+    """Return all measurements in the file *path* or below the folder *path*, or in several of them.
 
     *are_points*: what to measure, not what was.  Times may be empty or left out, and are NaN whatever the file says; a
     file with no columns of times is of the kind that it is named after; without a provenance, rows are taken to be
@@ -127,35 +136,59 @@ def read_measurements(path: str | Path, *, are_points: bool = False) -> Measurem
     Folders whose provenance gives no peaks are only held against limits above every device. Raises ``InputDataError``
     if no row can be used, with the first reasons, each with file and line.
     """
-    path = Path(path)
-    if not path.exists():
-        raise InputDataError(f"{path}: no such file or folder of measurements")
-    is_file = path.is_file()
-    folder = path.parent if is_file else path
-    files = [path] if is_file else sorted(one for one in path.rglob("*") if _may_hold_measurements(one))
-    described = sorted({one.with_name(PROVENANCE) for one in files})
-    provenance = {str(one.parent): read_provenance(one) for one in described if one.is_file()}
+    paths = [Path(path)] if isinstance(path, str | Path) else list(path)
+    files: dict[Path, None] = {}
+    for one in paths:
+        if not one.exists():
+            raise InputDataError(f"{one}: no such file or folder of measurements")
+        files |= dict.fromkeys([one] if one.is_file() else sorted(filter(_may_hold_measurements, one.rglob("*"))))
+    folders = [one.parent if one.is_file() else one for one in paths]
+    folder = folders[0] if len(folders) == 1 else Path(os.path.commonpath([one.absolute() for one in folders]))
+    if len(folders) > 1:
+        files = {one.absolute(): None for one in files}
     rows: list[Measurement] = []
     refused: list[str] = []
     assumed: list[str] = []
-    for one in files:
-        if one.name != PROVENANCE:
-            facts = provenance.setdefault(str(one.parent), {}) if are_points else provenance.get(str(one.parent), {})
-            read = read_file(one, _peaks_of(facts), are_points=are_points)
-            rows += read.rows
-            refused += read.problems
-            assumed += (f"{one}: {sentence}" for sentence in read.assumed)
+    provenance, unusable = _provenances(files)
+    refused += unusable.values()
+    devices = {str(facts["device"]): str(Path(where) / PROVENANCE) for where, facts in provenance.items()}
+    for file in files:
+        where = str(file.parent)
+        if file.name == PROVENANCE or where in unusable:
+            continue
+        facts = provenance.setdefault(where, {}) if are_points else provenance.get(where, {})
+        read = read_file(file, _peaks_of(facts), are_points=are_points)
+        rows += read.rows
+        refused += read.problems
+        assumed += (f"{file}: {sentence}" for sentence in read.assumed)
+        devices |= {name: str(file) for name in read.devices if name not in devices}
+    shown, left_out = ", ".join(map(str, paths)), [sentence for sentence in assumed if LEFT_OUT in sentence]
     if refused and (are_points or not rows):
-        raise InputDataError(refused_text(path, refused))
+        raise InputDataError(refused_text(shown, [*refused, *([] if rows else left_out)]))
     if not rows:
         known = f"{', '.join(TABLES)}, what nccl-tests prints or writes with -J, traces of PyTorch's profiler"
-        raise InputDataError(f"{path}: holds no measurements ({known})")
+        nothing = f"{shown}: holds no measurements"
+        raise InputDataError(refused_text(shown, left_out) if left_out else f"{nothing} ({known})")
     bare = [file for file in dict.fromkeys(row.file for row in rows) if str(Path(file).parent) not in provenance]
     if bare:
         taken = "times are compared as they are, and refused only if no device could have them"
         more = f" and {len(bare) - 1} more" if len(bare) > 1 else ""
         assumed.append(f"{bare[0]}{more}: without {PROVENANCE}: {taken}")
-    return Measurements(folder, tuple(rows), provenance, tuple(refused), tuple(assumed), is_file)
+    is_file = len(paths) == 1 and paths[0].is_file()
+    return Measurements(folder, tuple(rows), provenance, tuple(refused), tuple(assumed), is_file, devices)
+
+
+def _provenances(files: Iterable[Path]) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Return the provenance beside each of *files*, by folder, and why the files of other folders cannot be used."""
+    found: dict[str, Mapping[str, Any]] = {}
+    unusable: dict[str, str] = {}
+    for one in sorted({one.with_name(PROVENANCE) for one in files}):
+        if one.is_file():
+            try:
+                found[str(one.parent)] = read_provenance(one)
+            except InputDataError as error:
+                unusable[str(one.parent)] = f"{error}; the measurements beside it are not read"
+    return found, unusable
 
 
 def _may_hold_measurements(path: Path) -> bool:
@@ -164,7 +197,10 @@ def _may_hold_measurements(path: Path) -> bool:
         return True
     if not path.name.endswith(TEXTS) or path.name.endswith(REFUSED_BY_US):
         return False
-    return b"busbw" in read_limited(path, MAX_FILE_BYTES, shown_as=str(path))
+    try:
+        return b"busbw" in _content(path, MAX_FILE_BYTES)
+    except InputDataError:
+        return path.is_file()  # ``read_file`` says why
 
 
 def peaks_beside(path: Path) -> Peaks:
@@ -183,29 +219,47 @@ class Contents(NamedTuple):
     rows: list[Measurement]
     problems: list[str]
     assumed: list[str]
+    devices: tuple[str, ...] = ()
 
 
 def read_file(path: Path, peaks: Peaks, *, are_points: bool = False) -> Contents:
     """Return what a file holds, held against *peaks*; no other exception than that of a file that cannot be read."""
     try:
-        limit = MAX_JSON_BYTES if path.name.endswith(JSONS) else MAX_FILE_BYTES
-        content = read_limited(path, limit, shown_as=str(path))
-        if path.name.endswith(".gz"):
-            content = _unpacked(path, content, limit)
+        content = _content(path, MAX_JSON_BYTES if path.name.endswith(JSONS) else MAX_FILE_BYTES)
         if path.name.endswith(TABLES):
             return _checked(_of_csv(path, content.decode("utf-8-sig"), are_points=are_points), peaks)
-        if not path.name.endswith(JSONS):
-            found = nccl_tests.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
+        if not path.name.endswith(JSONS) and not content.lstrip().startswith(b"{"):
+            found = nccl_log.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
         else:
-            written = parse_json(content)
-            found = kineto.of_trace(written) if "traceEvents" in written else nccl_tests.of_json(written)
-        return _checked(_of_program(path, found), peaks, found.assumed)
+            found = _of_json(parse_json(content), path.name)
+        return _checked(_of_program(path, found), peaks, found)
     except InputDataError as error:
         return Contents([], [str(error)], [])
     except UnicodeDecodeError:
         return Contents([], [f"{path}: not UTF-8 text"], [])
     except ValueError as error:
         return Contents([], [f"{path}: {one_line(error)}"], [])
+
+
+def _content(path: Path, limit: int) -> bytes:
+    """Return what a file holds, decompressed if it is compressed, whatever its name."""
+    content = read_limited(path, limit, shown_as=str(path))
+    return _unpacked(path, content, limit) if path.name.endswith(".gz") or content.startswith(GZIP) else content
+
+
+def _of_json(written: Mapping[str, Any], name: str) -> Found:
+    if "traceEvents" in written:
+        return kineto.of_trace(written)
+    if "nodes" in written and "schema" in written:
+        raise ValueError(
+            "an execution trace (Chakra) has no times of kernels; give the trace that torch.profiler exports"
+            " (export_chrome_trace)"
+        )
+    if "results" in written or "config" in written:
+        return nccl_tests.of_json(written, name)
+    raise ValueError(
+        "neither a trace of PyTorch's profiler (`traceEvents`) nor what nccl-tests writes with -J (`config`, `results`)"
+    )
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
@@ -307,9 +361,9 @@ def _cell(value: Any) -> str:
 _Line = tuple[Measurement | None, list[str]] | str
 
 
-def _checked(lines: Iterable[_Line], peaks: Peaks, assumed: Iterable[str] = ()) -> Contents:
+def _checked(lines: Iterable[_Line], peaks: Peaks, read: Found | None = None) -> Contents:
     """Return the measurements that can be used, and the problems of the others: of form, repetition and physics."""
-    found = Contents([], [], list(assumed))
+    found = Contents([], [], [], ()) if read is None else Contents([], [], list(read.assumed), read.devices)
     seen: dict[tuple[Value, ...], str] = {}
     for line in lines:
         if isinstance(line, str):
@@ -353,28 +407,74 @@ def _wrong_samples(row: Measurement) -> Iterator[str]:
 def _of_csv(path: Path, text: str, *, are_points: bool = False) -> Iterator[_Line]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        header = tuple(next(reader, ()))
-        if not header:
+        written = next(reader, [])
+        if not written:
             yield None, [f"{path}: is empty; its first line must name columns"]
             return
+        if len(written) == 1 and (other := next((one for one in (";", "\t", "|") if one in written[0]), "")):
+            yield (
+                None,
+                [f"{path}:1: columns are separated by {other!r}; a comma must separate them (and a point decimals)"],
+            )
+            return
+        header = tuple(re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") for name in written)
         named = KINDS.get(path.name.partition(".")[0]) if are_points else None
         kind = named if named is not None and set(header) <= set(named.by_name) else kind_of_header(header)
+        factors: dict[str, float] = {}
+        if isinstance(kind, str):
+            header, factors = _in_microseconds(header)
+            kind = kind_of_header(header)
         if isinstance(kind, str):
             yield None, [f"{path}:1: {kind}"]
             return
-        lacking = [column for column in kind.lacking(header) if column.amount is None]
-        if lacking:
-            taken = (f"{one.name} {'time_us' if one.default is None else one.default}" for one in lacking)
-            yield f"columns that it does not have are taken as {', '.join(taken)}"
+        yield from (f"{name} is computed from times in {unit}" for name, unit in _units_of(factors))
+        yield from _of_lacking(kind, header)
         if kind.name == "operators":
             yield (
                 "m, n, k are what one GPU multiplies; an operator runs its parts one after the other, rings as NCCL's,"
                 " unless it names a strategy"
             )
         for cells in reader:
-            yield _parsed(kind, header, cells, str(path), reader.line_num, are_points=are_points)
+            given = [_scaled(cell, factors.get(name)) for name, cell in zip(header, cells, strict=False)]
+            given += cells[len(header) :]
+            yield _parsed(kind, header, given, str(path), reader.line_num, are_points=are_points)
     except csv.Error as error:
         yield None, [f"{path}:{reader.line_num}: not CSV: {error}"]
+
+
+def _in_microseconds(header: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return the names of columns as they are here, and what times in other units are to be multiplied by."""
+    known = {column.name for kind in KINDS.values() for column in kind.by_name.values()}
+    names, factors = [], {}
+    for written in header:
+        name = TIME_NAMES.get(written, written).removesuffix("_")
+        stem, _, unit = name.rpartition("_")
+        if unit in UNITS and name not in known and f"{stem}_us" in known:
+            name = f"{stem}_us"
+            factors[name] = UNITS[unit]
+        names.append(name)
+    return tuple(names), factors
+
+
+def _units_of(factors: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    words = {1e3: "milliseconds", 1e6: "seconds", 1e-3: "nanoseconds"}
+    return ((name, words[factor]) for name, factor in factors.items())
+
+
+def _scaled(cell: str, factor: float | None) -> str:
+    try:
+        return cell if factor is None else f"{float(cell) * factor:.10g}"
+    except ValueError:
+        return cell  # which is refused as it is
+
+
+def _of_lacking(kind: Kind, header: Sequence[str]) -> Iterator[str]:
+    """Say what columns are taken for that a file need not have and does not."""
+    lacking = [column for column in kind.lacking(header) if column.amount is None]
+    if edges := [column.name for column in lacking if column.default is None]:
+        yield f"no column {' and '.join(edges)}: time_us is taken, as if there were no spread"
+    if others := [f"{column.name} {column.default}" for column in lacking if column.default is not None]:
+        yield f"columns that it does not have are taken as {', '.join(others)}"
 
 
 def _parsed(
@@ -410,7 +510,7 @@ def _value(column: Column, cell: str) -> Value:
     if column.content == "text":
         if not cell.strip():
             raise ValueError("text")
-        return cell
+        return spelled_as(cell, column.known)
     if column.content == "real":
         return _real(cell)
     if column.content == "channels" and cell == "auto":
@@ -450,7 +550,7 @@ def _unpacked(path: Path, content: bytes, limit: int) -> bytes:
     return unpacked
 
 
-def refused_text(path: Path, problems: Sequence[str]) -> str:
+def refused_text(path: Path | str, problems: Sequence[str]) -> str:
     """Return why measurements of *path* cannot be used: the first reasons, and how many more there are."""
     if len(problems) == 1:
         return problems[0]

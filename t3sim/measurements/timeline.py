@@ -33,7 +33,7 @@ class Kernel(NamedTuple):
 
 def read_timelines(path: Path) -> dict[Kernel, list[Measurement]]:
     """Return the tiles of each kernel in a file of timelines; raises ``InputDataError``."""
-    rows, problems, _ = read_file(path, peaks_beside(path))
+    rows, problems, *_ = read_file(path, peaks_beside(path))
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InputDataError(problems[0] + more)

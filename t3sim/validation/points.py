@@ -29,6 +29,7 @@ from t3sim.measurements.meshes import meshes
 from t3sim.measurements.samples import Measurement, Measurements
 from t3sim.network.topology import TOPOLOGIES
 from t3sim.overlap import not_an_operator_of, overlap_strategies
+from t3sim.spelling import spelled_as
 from t3sim.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
@@ -178,7 +179,9 @@ class Points:
 
     def _collective(self, row: Measurement) -> Iterator[Point]:
         channels, protocol = str(row["nccl_channels"]), str(row["nccl_proto"])
-        if protocol in {"auto", "Simple"}:
+        if reason := not_one_ring(row):
+            point = _point(row, "time_us", reason=reason)
+        elif protocol in {"auto", "Simple"}:
             op = OPS[str(row["collective"])]
             ring = self.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol)
             point = _point(row, "time_us", Term(ring))
@@ -290,7 +293,7 @@ class Points:
             return _point(row, "time_us", reason=str(error))
         if operator not in strategy.operators:
             return _point(row, "time_us", reason=not_an_operator_of(strategy, operator))
-        one = Overlapped(self._in_loop(row), kernels, shape, int(row["tp"]), operator, name, params)
+        one = Overlapped(self._in_loop(row), kernels, shape, int(row["tp"]), operator, strategy.name, params)
         return _point(row, "time_us", Term(one))
 
     def _in_loop(self, row: Measurement) -> MachineSpec:
@@ -386,6 +389,35 @@ class Points:
             machine = with_value(machine, "gpu.collective_kernel", plain)
         n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)
         return CollectiveAlone(machine, self.tiling, op, size, gpus, n)
+
+
+def not_one_ring(row: Measurement) -> str:
+    """Say why a collective is none of the rings of one host that are simulated; empty if it may be one."""
+    name, algorithm = str(row["collective"]), str(row.values.get("nccl_algo", "Ring"))
+    if int(row.values.get("hosts", 1)) > 1:
+        return f"{row['hosts']} hosts: transfers between hosts are not modelled"
+    if name not in OPS:
+        return f"{name.replace('_', '-')}: no such collective is simulated"
+    if spelled_as(algorithm, ["Ring"]) != "Ring":
+        return f"{algorithm}: NCCL was held to this algorithm; rings are simulated"
+    return ""
+
+
+def without_faster_than_rings(points: Iterable[Point], machine: MachineSpec) -> list[Point]:
+    """Return *points*, but for collectives that moved more than the links of *machine* allow a ring: those have that as
+    the reason why they are not simulated.
+    """
+    link = machine.link
+    most = link.bandwidth * (1 if link.topology == "switch" else 2) / 1e9  # a ring of GPUs has a link on each side
+    found = []
+    for point in points:
+        rate = float(point.row["busbw_gbps"]) if point.terms and point.row.kind == "collectives" else 0.0
+        if rate > most:
+            what = f"bus bandwidth {rate:.0f} GB/s is above the {most:.0f} GB/s that the links allow a ring: not a ring"
+            in_switch = " (NVLS, in the switches?)" if link.topology == "switch" else ""
+            point = replace(point, terms=(), below=None, reason=what + in_switch)
+        found.append(point)
+    return found
 
 
 def without_simulation(row: Measurement) -> Iterator[Point]:

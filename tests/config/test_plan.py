@@ -234,8 +234,8 @@ BAD_VALUES = [
     ),
     ("workload={model: T-NLG, sublayer: FC-2}", "workload: `workload.tp` is missing: the number of GPUs"),
     (
-        "workload.model=TNLG",
-        "workload.model: unknown model `TNLG`; did you mean `T-NLG`? (known: GPT-3, MT-NLG, Mega-GPT-2, PALM, T-NLG)",
+        "workload.model=TNLH",
+        "workload.model: unknown model `TNLH`; did you mean `T-NLG`? (known: GPT-3, MT-NLG, Mega-GPT-2, PALM, T-NLG)",
     ),
     (
         "workload.sublayer=FC2",
@@ -250,9 +250,9 @@ BAD_VALUES = [
         "workload.collective.size: `96 MB`: capacities take binary prefixes only; did you mean `96 MiB`?",
     ),
     (
-        "strategy=t3mca",
+        "strategy=t3mcb",
         (
-            "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
+            "strategy: unknown strategy `t3mcb`; did you mean `t3-mca`? "
             "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
             "published-overlap, published-rs-nmc, isolated-cu-split, flux-push, "
             "copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups, "

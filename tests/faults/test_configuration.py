@@ -184,8 +184,8 @@ CASES = [
     ),
     case(
         "F-A2 unknown model",
-        workload("{model: TNLG, sublayer: FC-2, tp: 8}"),
-        ("e.yaml:3:19: workload.model: `TNLG`"),
+        workload("{model: TNLH, sublayer: FC-2, tp: 8}"),
+        ("e.yaml:3:19: workload.model: `TNLH`"),
     ),
     case(
         "F-A2 unknown sublayer",
@@ -1210,7 +1210,7 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
         "name: bad name\n"
         "machne: t3-150\n"
         "machine: {preset: t3-150, link: {bandwidth: 150}}\n"
-        "workload: {model: TNLG, sublayer: FC2, tp: 0}\n"
+        "workload: {model: TNLH, sublayer: FC2, tp: 0}\n"
         "strategy: t4\n"
         "quantum: 100\n",
         encoding="utf-8",

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from t3sim.errors import InputDataError
 from t3sim.files import parse_json
 from t3sim.measurements.kinds import ANY_DEVICE, Value, ring_bytes
-from t3sim.measurements.nccl_tests import of_json, of_text
+from t3sim.measurements.nccl_log import of_text
+from t3sim.measurements.nccl_tests import of_json
 from t3sim.measurements.samples import read_file, read_measurements
 from tests.conftest import sample
 
@@ -34,6 +35,7 @@ def test_results_become_rows(tmp_path: Path) -> None:
         "bytes": 1 << 20,
         "nccl_channels": "16",
         "nccl_proto": "Simple",
+        "nccl_algo": "Ring",
         "time_us": 20.341,
         "min_us": 20.341,
         "max_us": 20.341,
@@ -80,14 +82,14 @@ def test_processes_of_one_gpu_each_are_counted() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.update(version=3), "version is 3; known are 1 and 2"),
+        (lambda f: f.update(version="3"), "version is '3'; known are 1 to 2"),
         (lambda f: f.pop("config"), "not a result of nccl-tests: it has `config` and `results`"),
-        (lambda f: f["args"].__setitem__(0, "./alltoall_perf"), "ran './alltoall_perf'; known are reduce_scatter_perf"),
+        (lambda f: f["args"].__setitem__(0, "./bisection_perf"), "ran 'bisection_perf'; known are reduce_scatter_perf"),
         (lambda f: f["results"][1]["out_of_place"].update(nwrong=3.0), "result 2: has 3.0 wrong elements"),
         (lambda f: f["results"][1]["out_of_place"].update(time="nan"), "result 2: `time` must be a number above 0"),
         (lambda f: f["results"][1]["out_of_place"].pop("time"), "result 2: has no `time`; run without -C"),
         (lambda f: f["results"][1].update(out_of_place=None, in_place=None), "result 2: has neither `out_of_place`"),
-        (lambda f: f["config"].update(ngpus=3), "fits none of 3 GPUs in 1 processes"),
+        (lambda f: f["config"].update(ngpus=3), "results 1, 2: what ran on 3 GPUs does not follow"),
         (lambda f: f.update(errors=["unhandled cuda error"]), "the run had errors"),
         (lambda f: f.update(results=[]), "`results` must be a list with something in it"),
     ],
@@ -131,7 +133,8 @@ def test_any_other_value_is_read_or_refused(place: tuple[Any, ...], value: Any) 
         read = of_json(parse_json(json.dumps(found).encode()))
     except ValueError:
         return
-    assert len(read.rows) + len(read.problems) == 2
+    n_refused = sum(problem.partition(":")[0].count(",") + 1 for problem in read.problems)  # results 1, 2: ...
+    assert len(read.rows) + n_refused == 2
     assert all(row["time_us"] > 0 and row["gpus"] == 4 for _, _, row in read.rows)  # type: ignore[operator]
 
 
@@ -202,8 +205,11 @@ def test_what_nccl_was_held_to_is_in_the_log() -> None:
     [
         (ranks(4) + printed("all_gather", redop="none"), "log.txt", "does not follow from the bandwidths"),
         (ranks(4) + printed(gpus=8), "all_reduce_perf.txt", "what ran on 4 GPUs does not follow"),
-        (ranks(4) + printed(), "alltoall_perf.txt", "ran 'alltoall_perf'; known are reduce_scatter_perf"),
-        (ranks(4) + printed().replace("0  20.97", "0  nan", 1).replace("10.49", "nan"), "", "line 8: time is 'nan'"),
+        (
+            ranks(4) + printed().replace("0  20.97", "0  nan", 1).replace("10.49", "nan"),
+            "",
+            "line 8: `time` must be a number above 0, found 'nan'",
+        ),
     ],
 )
 def test_tables_that_are_refused(text: str, name: str, message: str) -> None:
@@ -225,7 +231,7 @@ def test_wrong_elements_refuse_their_line_only() -> None:
     assert wrong != text
     found = of_text(wrong, "log.txt")
     assert [values["bytes"] for _, _, values in found.rows] == [1 << 24]
-    assert found.problems == ["line 9: 2 wrong elements"]
+    assert found.problems == ["line 9: has 2 wrong elements"]
 
 
 def test_other_texts_of_a_folder_are_no_measurements(tmp_path: Path) -> None:
