@@ -243,3 +243,16 @@ def test_times_that_are_milliseconds_are_asked_about(validate: Validate, tmp_pat
     answer = validate(path)
     assert answer.code == 3
     assert answer.has("mine.csv:2: time_us is 1.6, faster than any device", "milliseconds?")
+
+
+def test_a_point_that_fails_ends_with_exit_code_6_and_stays_in_the_table(
+    validate: Validate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_fails(runner: PhaseRunner) -> dict[object, Outcome]:
+        return {one: Outcome({"time": 100.0}, failed="" if i else "a hang") for i, one in enumerate(runner.points)}
+
+    monkeypatch.setattr(simulation, "outcomes_of", first_fails)
+    answer = validate(case("all_gather_timestamps.txt"))
+    assert answer.code == 6
+    assert [(point["status"], point["reason"]) for point in answer.points] == [("failed", "a hang"), ("simulated", "")]
+    assert answer.has("1 of 2 points failed", "all_gather_timestamps.txt:14")
