@@ -98,7 +98,7 @@ def test_a_machine_brings_its_kernels(phases: Path, folder: Path, tmp_path: Path
 def test_what_an_experiment_would_refuse_is_listed_and_takes_no_other_row_with_it(
     on_tiny: Callable[..., int], tmp_path: Path
 ) -> None:
-    """A GEMM of more tiles than a kernel may have is refused by the simulator; the ring of the same folder is not."""
+    """A GEMM whose output is too large is refused by the simulator; the ring of the same folder is not."""
     shape = {"m": 10**6, "n": 10**6, "k": 8}
     rows = {
         "gemm": [{**SUBLAYER, **shape, "time_us": 5e5, "min_us": 5e5, "max_us": 5e5, "tflops": 32.0}],
@@ -109,7 +109,7 @@ def test_what_an_experiment_would_refuse_is_listed_and_takes_no_other_row_with_i
     found = {row["kind"]: row for row in table(tmp_path / "out")}
     assert found["collectives"]["status"] == "simulated"
     assert found["gemm"]["status"] == "not simulated"
-    assert "workgroup tiles" in found["gemm"]["reason"]
+    assert "1 TiB" in found["gemm"]["reason"]
 
 
 @pytest.mark.usefixtures("without_figures")
