@@ -80,7 +80,8 @@ def _innermost(found: dict[str, Any]) -> tuple[dict[str, Any], str]:
     level, where = found, ""
     for _ in range(3):
         inner = next((key for key in WRAPPED if isinstance(value := lookup(level, key), dict) and value), None)
-        if inner is None or any(isinstance(level.get(key), int) for key in KEYS["hidden"]):
+        is_flat = all(any(isinstance(level.get(key), int) for key in KEYS[name]) for name in ("hidden", "heads"))
+        if inner is None or is_flat:
             break
         level, where = lookup(level, inner), f"{where}{inner}."
     return level, where
@@ -111,6 +112,7 @@ class _Reader:
         own = OWN_DEFAULTS.get(family, {})
         self.completed = {**self.defaults, **own, **found}  # for rules about which layers are which
         self.own: Mapping[str, int] = own
+        self.n = 1  # layers
         self.sources: dict[str, str] = {}
         self.assumed: dict[str, int] = {}  # key -> value that the class supplies
 
@@ -123,6 +125,7 @@ class _Reader:
         has_experts = (experts or 0) > 1 and self.found.get("enable_moe_block") is not False
         if self.problems or hidden is None or n is None:
             return []
+        self.n = n
         try:
             kinds, key = kinds_of(self.completed, self.family, min(n, 10_000), has_experts=has_experts)
         except ValueError as error:
@@ -152,7 +155,7 @@ class _Reader:
             if len(every) > 1:
                 group["group"] = f"{_numbered(layers)} of {n} layers: {self.described(sizes, mixers, every)}"
             found.append(group)
-        if all(not group["parts"] for group in found):
+        if all(not group["parts"] and not (group["moe"] and group["moe"].shared_intermediate) for group in found):
             for what in dict.fromkeys(what for group in found for what in group["left_out"]):
                 self.problems.add(
                     self.at, self.where + (key or "model_type"), f"{what}: not simulated; nothing is left"
@@ -171,6 +174,7 @@ class _Reader:
         if kind.mixer in ("full", "sliding", "hybrid") and not _is_absent(block.get("attention")):
             parts.append("attention")
             sizes.update(self.attention(kind.mixer, i, hidden, heads, block.get("attention")))
+            left_out += [self.family.besides] if self.family.besides else []
             if kind.mixer == "hybrid":
                 left_out.append(NOT_SIMULATED["state-space"])
         elif any(isinstance(one, dict) and one.get("replace_with_linear") is True for one in block.values()):
@@ -314,7 +318,7 @@ class _Reader:
         stated = {key: lookup(self.found, key) for key in keys if self.is_stated(key)}
         for key, value in stated.items():
             if isinstance(value, list):
-                value = value[i] if i < len(value) else value[0] if value else None
+                value = value[i if len(value) >= self.n else 0] if value else None
             if value is not None:
                 self.sources.setdefault(name, self.where + key)
                 return self.count(value, key, least)
@@ -372,7 +376,7 @@ class _Reader:
             shapes = {tuple(one[key] for key in keys) for one in every if "attention" in one["parts"]}
             kind = {"full": "full ", "sliding": "sliding-window "}.get(next(iter(mixers)), "")
             words.append("MLA" if sizes["mla"] else f"{kind if len(shapes) > 1 and len(mixers) == 1 else ''}attention")
-        words += [what for what in sizes["left_out"] if what != "routed experts"]
+        words += [what for what in sizes["left_out"] if what not in ("routed experts", self.family.besides)]
         if sizes["moe"]:
             words.append("experts")
         if "feed-forward" in sizes["parts"]:

@@ -19,7 +19,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups",
         "attn_config.kv_n_heads", "num_key_value_heads_per_layer",
     ),
-    "head_dim": ("head_dim", "kv_channels", "attention_head_dim"),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
     "value_dim": ("v_head_dim",),
     "intermediate": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "ff_intermediate_size"),
     "experts": (
@@ -52,12 +52,15 @@ KEYS: dict[str, tuple[str, ...]] = {
 KEYS_BY_KIND: dict[str, dict[str, tuple[str, ...]]] = {
     "sliding": {
         "heads": ("swa_num_attention_heads", "num_sliding_attention_heads",
-                  "attention_other_setting.num_attention_heads"),
+                  "num_attention_heads_per_layer", "attention_other_setting.num_attention_heads"),
         "kv_heads": ("swa_num_key_value_heads", "attention_other_setting.num_attention_groups"),
         "head_dim": ("swa_head_dim", "attention_other_setting.head_dim"),
         "value_dim": ("swa_v_head_dim",),
     },
-    "full": {"head_dim": ("global_head_dim",), "kv_heads": ("num_global_key_value_heads",)},
+    "full": {
+        "heads": ("num_attention_heads_per_layer",), "kv_heads": ("num_global_key_value_heads",),
+        "head_dim": ("global_head_dim",),
+    },
 }  # fmt: skip
 
 
@@ -78,6 +81,7 @@ class Family:
     bare_mixers: bool = False  # a state-space layer has no feed-forward part
     one_part: bool = False  # a layer is attention, feed-forward part, experts or a state-space mixer alone
     attentions: int = 1  # a layer has so many, and so many dense feed-forward parts
+    besides: str = ""  # what else a layer with attention has that is not simulated
     halved: bool = False  # the key has gate and up projection together
     odd_query: bool = False  # queries come from a low-rank projection of the family's own: no QKV GEMM
     head_factor: int = 1  # a `head_dim` that is not stated is so many times hidden / heads
@@ -85,25 +89,30 @@ class Family:
 
 
 PLAIN = Family()
+INDEXER = "indexer of sparse attention"
 UNGATED = Family(gated=False, four_times=True)
 FAMILIES: dict[str, Family] = {
     "gpt2": Family(gated=False, four_times=True, dropout=True),
     "gpt_bigcode": Family(gated=False, four_times=True, multi_query=True),
     "falcon": Family(gated=False, four_times=True, multi_query=True, parallel="parallel_attn"),
     **dict.fromkeys(("gpt_neo", "gptj", "codegen", "bloom", "mpt", "opt", "gpt_neox", "persimmon"), UNGATED),
-    **dict.fromkeys(("starcoder2", "phi", "nemotron", "apertus", "arcee", "nanochat", "jais2"), Family(gated=False)),
+    **dict.fromkeys(("starcoder2", "phi", "nemotron", "apertus", "apertus1p5_text", "arcee", "nanochat", "jais2"),
+                    Family(gated=False)),
     "nemotron_h": Family(gated=False, one_part=True),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), Family(query_gate=True)),
     "llama4_text": Family(dense_key="intermediate_size_mlp"),
-    "minimax_m3_vl_text": Family(dense_key="dense_intermediate_size"),
+    "minimax_m3_vl_text": Family(dense_key="dense_intermediate_size", besides=INDEXER),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4"), Family(besides=INDEXER)),
+    "gemma3n_text": Family(besides="per-layer embeddings"),
     "gemma4_text": Family(beside_experts="intermediate_size"),
     "arctic": Family(beside_experts="hidden_size"),
     "granitemoehybrid": Family(shared_is_dense=True),
     "longcat_flash": Family(beside_experts="ffn_hidden_size", attentions=2),
-    "deepseek_v4": Family(latent=True),
+    "deepseek_v4": Family(latent=True, besides=INDEXER),
     "step3_text": Family(odd_query=True),
     "zamba2": Family(four_times=True, odd_query=True, head_factor=2, bare_mixers=True, mixer="state-space"),
     "falcon_h1": Family(mixer="hybrid"),
+    "bamba": Family(mixer="state-space"),
     "qwen": Family(halved=True),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv"), Family(mixer="state-space", one_part=True)),
     **dict.fromkeys(("nemotron_nas", "internlm2", "baichuan", "chatglm", "mimo", "minicpm", "orion", "telechat2",
@@ -112,11 +121,12 @@ FAMILIES: dict[str, Family] = {
 
 # `model_type` (or, of a checkpoint with a type of its own, its architecture without "ForCausalLM") -> family.
 SAME_AS: dict[str, str] = {
+    "gpt-sw3": "gpt2", "hunyuan_vl": "hunyuan_vl_text", "voxtral_realtime": "voxtral_realtime_text",
     **dict.fromkeys(("mistral3", "pixtral", "voxtral", "mixtral_text", "cwm_text"), "mistral"),
     "deci": "nemotron_nas", "deci_lm": "nemotron_nas", "nemotron-nas": "nemotron_nas", "decilm": "nemotron_nas",
     **dict.fromkeys(("kimi_k2", "pangu_ultra_moe", "openpangu"), "deepseek_v3"),
     "kimi_vl_text": "deepseek_v3", "deepseek_vl_v2": "deepseek_v2", "deepseek_v3_2": "deepseek_v32",
-    "glm_5": "glm_moe_dsa", "glm5": "glm_moe_dsa", "glm4_9b": "glm4", "glm_ocr_text": "glm4v_text",
+    "glm_5": "glm_moe_dsa", "glm5": "glm_moe_dsa", "glm4_9b": "glm4",
     "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text", "qwen2_5_omni_text": "qwen2_vl_text",
     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text", "qwen3_omni_moe": "qwen3_omni_moe_text", "qwen2_audio": "qwen2",
@@ -157,8 +167,8 @@ OWN_DEFAULTS: dict[str, dict[str, int]] = {
     "step3p5": {"first_k_dense_replace": 3},
     "gemma4_text": {"global_head_dim": 512, "sliding_window_pattern": 6},
     "llama4_text": {"n_shared_experts": 1},
-    "aria_text": {},
     "falcon": {"parallel_attn": 1},
+    "olmo_hybrid": {"full_attention_interval": 4},
 }
 
 DEFAULTS: dict[str, dict[str, int | None]] = {
@@ -645,6 +655,101 @@ DEFAULTS: dict[str, dict[str, int | None]] = {
         "v_head_dim": 128, "intermediate_size": 18432, "n_routed_experts": 192, "num_experts_per_tok": 8,
         "moe_intermediate_size": 2048, "n_shared_experts": 1, "q_lora_rank": 1536, "kv_lora_rank": 512,
         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "n_group": 8, "topk_group": 4,
+    },
+    "iquestcoder": {
+        "hidden_size": 5120, "num_hidden_layers": 80, "num_attention_heads": 40, "num_key_value_heads": 8,
+        "head_dim": 128, "intermediate_size": 27648,
+    },
+    "granite_swa": {
+        "hidden_size": 2560, "num_hidden_layers": 24, "num_attention_heads": 20, "num_key_value_heads": 4,
+        "intermediate_size": 8192,
+    },
+    "granitemoe_swa": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads":
+        None, "intermediate_size": 11008, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 0,
+    },
+    "olmo_hybrid": {
+        "hidden_size": 3840, "num_hidden_layers": 32, "num_attention_heads": 30, "num_key_value_heads":
+        None, "intermediate_size": 11008,
+    },
+    "cohere2_moe": {
+        "hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64, "num_key_value_heads":
+        None, "head_dim": 128, "intermediate_size": 22528, "num_experts": 8, "num_experts_per_tok": 2,
+        "num_shared_experts": 0,
+    },
+    "hunyuan_vl_text": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads":
+        None, "head_dim": None, "intermediate_size": 11008,
+    },
+    "granite4_vision_text": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads":
+        None, "intermediate_size": 11008,
+    },
+    "paddleocr_vl_text": {
+        "hidden_size": 1024, "num_hidden_layers": 18, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "head_dim": 128, "intermediate_size": 3072,
+    },
+    "emu3_text_model": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+    },
+    "sarvam_moe": {
+        "hidden_size": 4096, "num_hidden_layers": 19, "num_attention_heads": 64, "num_key_value_heads": 4,
+        "head_dim": 64, "intermediate_size": 8192, "n_routed_experts": 128, "num_experts_per_tok": 6,
+        "moe_intermediate_size": 1024, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "sarvam_mla": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 64, "num_key_value_heads":
+        None, "v_head_dim": 128, "intermediate_size": 16384, "n_routed_experts": 128, "num_experts_per_tok":
+        8, "moe_intermediate_size": 2048, "n_shared_experts": 1, "q_lora_rank": None, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "n_group": 1, "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "mellum": {
+        "hidden_size": 2304, "num_hidden_layers": 28, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "head_dim": 128, "intermediate_size": 7168, "num_experts_per_tok": 8, "moe_intermediate_size": 896,
+        "num_local_experts": 64,
+    },
+    "hy_v4": {
+        "hidden_size": 2816, "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "head_dim": 256, "v_head_dim": 256, "intermediate_size": 6912, "n_routed_experts": 256,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 768, "n_shared_experts": 1, "q_lora_rank": 1536,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "n_group": 1, "topk_group": 1,
+    },
+    "apertus1p5_text": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads":
+        None, "intermediate_size": 14336,
+    },
+    "mistral_large4_text": {
+        "hidden_size": 6144, "num_hidden_layers": 72, "num_attention_heads": 64, "num_key_value_heads": 64,
+        "head_dim": 64, "v_head_dim": 128, "intermediate_size": 24576, "n_routed_experts": 128,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 6144, "n_shared_experts": 1, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "n_group": 1, "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "granite_docling_text": {
+        "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 4,
+        "intermediate_size": 2048,
+    },
+    "unlimited_ocr_text": {
+        "hidden_size": 1280, "num_hidden_layers": 12, "num_attention_heads": 10, "num_key_value_heads": 10,
+        "head_dim": None, "intermediate_size": 6848, "n_routed_experts": 64, "num_experts_per_tok": 6,
+        "moe_intermediate_size": 896, "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
+    },
+    "deepseek_ocr2_text": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads":
+        None, "head_dim": None, "intermediate_size": 11008, "n_routed_experts": 64, "num_experts_per_tok":
+        None, "moe_intermediate_size": 1407, "n_shared_experts": 2, "n_group": None, "topk_group": None,
+    },
+    "glm_ocr_text": {
+        "hidden_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "intermediate_size": 4096,
+    },
+    "voxtral_realtime_text": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": None, "intermediate_size": 14336,
     },
 }  # fmt: skip
 

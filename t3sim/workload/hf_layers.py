@@ -90,7 +90,7 @@ def kinds_of(found: Mapping[str, Any], family: Family, n: int, *, has_experts: b
         if mixer in ("mlp", "moe"):
             kinds.append(Kind("", "dense" if mixer == "mlp" else "moe"))
         else:
-            is_bare = family.one_part or (family.bare_mixers and mixer == STATE_SPACE)
+            is_bare = family.one_part or (family.bare_mixers and mixer in NOT_SIMULATED)
             kinds.append(Kind(mixer, "" if is_bare else forward))
     return kinds, key
 

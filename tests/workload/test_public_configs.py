@@ -204,6 +204,19 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[Group]]] = {
          "swa_num_key_value_heads": 8, "hybrid_layer_pattern": [0, 1, 1, 1], "moe_layer_freq": [0, 1, 1, 1]},
         [(1, {"OP": 256, "IP": (2 + 1) * 192 + 128, **ffn(4096)}), (3, {"OP": 256, "IP": (2 + 2) * 192 + 2 * 128})],
     ),
+    "zamba2": (  # heads of 2 x hidden / heads; queries of twice the hidden size
+        {**GQA, "num_key_value_heads": 8, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
+        [(2, {}), (2, {"OP": 2 * 256, **ffn(4096)})],
+    ),
+    "laguna": (
+        {**MOE, "num_experts": 16, "num_attention_heads_per_layer": [8, 8, 16, 16], "head_dim": 128,
+         "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
+        [(1, PLAIN), (1, heads(8, 4, 128)), (2, heads(16, 4, 128))],
+    ),
+    "ernie4_5_vl_moe": (  # experts for text and for images: those for text
+        {**MOE, "moe_num_experts": [16, 16], "moe_intermediate_size": [512, 256], "moe_k": 2,
+         "moe_layer_start_index": [1, 1], "moe_layer_end_index": [3, 3]}, [(1, PLAIN), (3, heads(8, 4, 128))],
+    ),
     "exaone4 with a pattern in letters": (
         {"model_type": "exaone4", **GQA, "sliding_window_pattern": "LLLG"}, [(4, PLAIN)],
     ),
@@ -228,7 +241,7 @@ def test_latent_attention_and_experts_are_data() -> None:
     assert dense.mla == sparse.mla == mla
     assert (dense.moe, dense.intermediate) == (None, 18432)
     moe = MoeSpec(experts=256, top_k=8, intermediate=2048, shared_intermediate=2048, groups=8, top_groups=4)
-    assert (sparse.moe, sparse.left_out) == (moe, ("routed experts",))
+    assert (sparse.moe, sparse.left_out) == (moe, ("indexer of sparse attention", "routed experts"))
 
 
 def test_projections_of_latent_attention() -> None:
