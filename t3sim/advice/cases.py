@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Literal
 
-from t3sim.config.experiment import RunSpec
+from t3sim.config.experiment import OperatorKind, RunSpec
 from t3sim.config.presets import library_of
 from t3sim.config.yaml_loader import Position, load_yaml
 from t3sim.errors import ConfigError, Problem, UsageError
@@ -16,6 +18,7 @@ from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import PHASES_OF, TURNED_AROUND, lacks
 
 MOST_CASES = 200
+Parallelism = Literal["auto", "sequence", "tensor"]
 OPTIONS = {
     "workload.model": "TARGET", "workload.tp": "--tp", "workload.tokens": "--tokens", "machine": "--machine",
     "tiling": "--tiling", "sweep.grid.workload.tp": "--tp", "sweep.grid.workload.tokens": "--tokens",
@@ -61,27 +64,34 @@ def cases_of_experiment(target: str, overrides: Sequence[str]) -> list[RunSpec]:
 
 def cases_of_model(
     model: str, machine: str, tiling: str | None, tps: Sequence[int], tokens: Sequence[int], phase: str,
-    overrides: Sequence[str],
+    overrides: Sequence[str], parallelism: Parallelism = "auto", left_out: Callable[[str], None] = lambda _text: None,
 ) -> list[RunSpec]:  # fmt: skip
     """Return the GEMMs of a layer of *model* in one *phase* (forward, backward) at each degree and number of tokens.
 
-    Raises ``UsageError`` that names the option of each problem.
+    With sequence *parallelism* they reduce and scatter, or gather, the rows; with tensor parallelism alone two of them
+    reduce all, and the others communicate nothing.  ``auto``: the first where tp divides the tokens.  *left_out* is
+    told of each GEMM that cannot be had while others can.  Raises ``UsageError`` that names the option of each problem
+    if none can.
     """
     found: list[RunSpec] = []
-    for operator in ("gemm-rs", "ag-gemm"):  # of a layer with sequence parallelism
-        sublayers = [name for name, when in PHASES_OF[operator].items() if when == phase and _has(model, name)]
-        if not sublayers:
-            continue
-        experiment = {
-            "name": operator, "machine": machine, "strategy": "sequential",
-            "workload": {"model": model, "operator": operator},
-            "sweep": {"grid": {"workload.tp": tps, "workload.tokens": tokens, "workload.sublayer": sublayers}},
-        }  # fmt: skip
+    problems: list[str] = []
+    whole: list[str] = []
+    tps = [tp for tp in tps if tp > 1] or tps
+    for operator, sublayers, own_tokens, tp in _grids(model, tps, tokens, phase, parallelism):
         try:
-            experiment["tiling"] = tiling or library_of(machine, Position(MAPPING))
-            found += _gemms(model, load_experiment(experiment, overrides))
-        except ConfigError as error:
-            raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
+            found += _of_grid(model, machine, tiling, operator, sublayers, own_tokens, tp, overrides)
+            continue
+        except UsageError as error:
+            whole.append(error.message)
+        for name, n in product(sublayers, own_tokens):
+            try:
+                found += _of_grid(model, machine, tiling, operator, [name], [n], tp, overrides)
+            except UsageError as error:
+                problems.append(f"{name} ({operator}), TP {tp}, {n} tokens: {error.message}")
+    if not found:
+        raise UsageError("\n".join(dict.fromkeys(whole)) or f"{model}: has no such GEMM")
+    for problem in problems:
+        left_out(problem)
     return _checked(found)
 
 
@@ -99,6 +109,39 @@ def _has(model: str, sublayer: str) -> bool:
     except ConfigError:
         return True
     return lacks(found.with_sublayer(sublayer), TURNED_AROUND.get(sublayer, sublayer)) is None
+
+
+def _grids(
+    model: str, tps: Sequence[int], tokens: Sequence[int], phase: str, parallelism: Parallelism
+) -> Iterator[tuple[OperatorKind, list[str], list[int], int]]:
+    """Yield operators, their sublayers in a *phase*, and for which numbers of tokens and degree."""
+    asked: tuple[OperatorKind, ...] = ("gemm-rs", "ag-gemm", "gemm-ar")
+    for operator in asked:
+        sublayers = [name for name, when in PHASES_OF[operator].items() if when == phase and _has(model, name)]
+        for tp in tps if sublayers else ():
+            chosen = {n: ("tensor" if n % tp else "sequence") if parallelism == "auto" else parallelism for n in tokens}
+            own = [n for n in tokens if chosen[n] == ("tensor" if operator == "gemm-ar" else "sequence")]
+            if own:
+                yield operator, sublayers, own, tp
+
+
+def _of_grid(
+    model: str, machine: str, tiling: str | None, operator: OperatorKind, sublayers: Sequence[str],
+    tokens: Sequence[int], tp: int, overrides: Sequence[str],
+) -> list[RunSpec]:  # fmt: skip
+    experiment = {
+        "name": operator, "machine": machine, "strategy": "sequential",
+        "workload": {"model": model, "operator": operator},
+        "sweep": {"grid": {"workload.tp": [tp], "workload.tokens": [*tokens], "workload.sublayer": [*sublayers]}},
+    }  # fmt: skip
+    try:
+        experiment["tiling"] = tiling or library_of(machine, Position(MAPPING))
+        loaded = load_experiment(experiment, overrides)
+    except ConfigError as error:
+        raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
+    if loaded.refused:
+        raise UsageError(next(iter(loaded.refused.values())))
+    return _gemms(model, loaded)
 
 
 def _said_of_an_option(problem: Problem) -> str:

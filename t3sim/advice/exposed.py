@@ -6,7 +6,8 @@ Of the operations of one GPU, as they were simulated:
   take longer because only some of them have the GEMM (``lost units``), or because its tiles do not fill the last wave
   (``lost waves``); what they waited for peers (``waits for peers``) or for room in the link's buffer (``link
   stalls``); and the rest, operands, stores and starts of workgroups (``memory``);
-- while none runs: kernels that add up (``sum``), barriers (``barriers``), copies and rings before the first GEMM
+- while none runs: kernels that reduce what several GPUs made (``sum``), or what workgroups of one GEMM made that
+  splits k (``split-k reduction``), barriers (``barriers``), copies and rings before the first GEMM
   (``head``), ``between GEMMs`` and behind the last one (``tail``); and nothing but launches (``launches``).
 
 Of several at a time the first in this order counts.
@@ -29,7 +30,7 @@ from t3sim.workload.tiling import resident_workgroups
 
 PARTS = (
     "multiplying", "lost units", "lost waves", "waits for peers", "link stalls", "memory",
-    "sum", "barriers", "head", "between GEMMs", "tail", "launches",
+    "sum", "split-k reduction", "barriers", "head", "between GEMMs", "tail", "launches",
 )  # fmt: skip
 
 
@@ -147,8 +148,9 @@ def _pieces(runs: Sequence[_Run], until: int) -> list[tuple[int, int, list[Opera
 def _label(running: Sequence[Operation], start: int, end: int, first: int, last: int) -> str:
     """Return which of ``PARTS`` a piece without a GEMM belongs to; *first*, *last*: when GEMMs begin and end."""
     moves = [one for one in running if isinstance(one, Moves)]
-    if any(one.engine is None and (one.steps["send"] < 0).all() for one in moves):
-        return "sum"
+    sums = [one for one in moves if one.engine is None and (one.steps["send"] < 0).all()]
+    if sums:
+        return "split-k reduction" if all(one.is_of_gemm for one in sums) else "sum"
     if moves:
         return "head" if end <= first else "tail" if start >= last else "between GEMMs"
     return "barriers" if running else "launches"

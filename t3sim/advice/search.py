@@ -7,11 +7,14 @@
    as short as the shortest that was simulated.  What is expected of a candidate is its outline, times what the
    simulations of the same strategy took over theirs; of a strategy that was not simulated yet, its outline.
 4. So is the runner-up, the best candidate of another strategy, unless it is expected to be far behind.
+
+Where strategies depend on how the host issues operations (``host``: graph, eager), there is a winner with each host.  A
+candidate that cannot run, whatever refuses it and whenever, keeps the reason and is left out of the search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -19,18 +22,41 @@ from typing import Any
 from t3sim.advice.outline import part_outline, plan_outline
 from t3sim.config.experiment import RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
-from t3sim.errors import UsageError
-from t3sim.overlap import OverlapStrategy, overlap_strategies
+from t3sim.errors import EnvironmentFailure, T3SimError, UsageError
+from t3sim.overlap import OverlapStrategy, Phase, overlap_strategies
 from t3sim.overlap.interface import baselines, in_order
+from t3sim.program.host import HOST
+from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
 from t3sim.program.plan import InOrder, Plan
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.system.user_code import check_programs_of
+from t3sim.workload.tiling import ELEMENT_BYTES
 
-Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult]]
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something cannot be simulated."""
+
+    reason: str
+
+
+Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult | Refusal]]
 MOST_SIMULATED = 6  # of a case, besides the reference
 TIE = 1.001  # times as long: expected times that differ by less do not tell who is faster
 NEAR = 1.25  # times as long: a runner-up that takes longer is far behind
+OTHER_DATA = "its collective is one of other data"
+LEAST_SENT = 0.75  # of what equal work sends
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of what refuses a candidate; raises what is a failure of the computer that it runs on."""
+    if isinstance(error, EnvironmentFailure):
+        raise error
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+REFUSALS = (T3SimError, ValueError)  # that concern a candidate, as for the points of an experiment
 
 
 @dataclass(frozen=True)
@@ -73,12 +99,19 @@ def of_strategy(entry: OverlapStrategy, machine: MachineSpec, given: dict[str, A
     for name, parameter in entry.parameters.items():
         if name in given:
             tried[name] = (given[name],)
+        elif parameter is HOST:
+            tried[name] = hosts_of(machine)
         elif parameter.tried:
             tried[name] = tuple(value for value in parameter.tried if parameter.excess(value, machine) is None)
         elif parameter.default is None:
             return
     for values in product(*tried.values()):
         yield Candidate(entry.name, tuple(zip(tried, values, strict=True)))
+
+
+def hosts_of(machine: MachineSpec) -> tuple[str, ...]:
+    """Return the kinds of host of which *machine* says what they take."""
+    return (str(HOST.default),) if machine.gpu.host is None else tuple(HOST.words)
 
 
 @dataclass
@@ -88,8 +121,31 @@ class Choice:
     candidate: Candidate
     run: RunSpec
     outline_us: float | None = None  # of the operator
-    refused: str = ""  # why there is no plan
+    refused: str = ""  # why it cannot run
     result: SimulationResult | None = None
+
+    @property
+    def status(self) -> str:
+        """Return what was done: `simulated`, `outlined` (expected to be slower) or `refused`."""
+        if self.refused:
+            return "refused"
+        return "outlined" if self.result is None else "simulated"
+
+    @property
+    def host(self) -> str | None:
+        """Return the host that it is of; None: of any."""
+        return dict(self.candidate.params).get("host")
+
+    def take(self, found: SimulationResult | Refusal) -> None:
+        """Note what its simulation gave."""
+        if isinstance(found, Refusal):
+            self.refused = found.reason
+            return
+        self.result = found
+        if self.us is None:
+            self.refused = OTHER_DATA
+        elif lacking := lacks(found, operator_of(self.run)):
+            self.refused = lacking
 
     @property
     def us(self) -> float | None:
@@ -113,28 +169,44 @@ class Case:
         """Return the baseline."""
         return self.choices[0]
 
-    def ratio(self, strategy: str) -> float | None:
-        """Return how much longer the simulations of *strategy* took than their outlines; None: there is none."""
-        pairs = [(one.us, one.outline_us) for one in self.choices if one.candidate.strategy == strategy and one.us]
-        ratios = [us / outline for us, outline in pairs if us and outline]
-        return sum(ratios) / len(ratios) if ratios else None
+    @property
+    def is_answered(self) -> bool:
+        """Return whether something was simulated."""
+        return not self.reference.refused
+
+    @property
+    def by_host(self) -> dict[str | None, Case]:
+        """Return this case with each kind of host that candidates differ in; only `None`: they do not."""
+        hosts = dict.fromkeys(one.host for one in self.choices if one.host is not None and not one.refused)
+        return {host: self.of_host(host) for host in hosts or (None,)}
+
+    def of_host(self, host: str | None) -> Case:
+        """Return this case, the same choices, without those of another host."""
+        return replace(self, choices=[one for one in self.choices if one.host in (None, host)])
+
+    def ratios(self) -> dict[str, float]:
+        """Return by strategy how much longer its simulations took than their outlines, of those that were simulated."""
+        found: dict[str, list[float]] = {}
+        for one in self.choices:
+            if one.us and one.outline_us:
+                found.setdefault(one.candidate.strategy, []).append(one.us / one.outline_us)
+        return {name: sum(ratios) / len(ratios) for name, ratios in found.items()}
 
     def expected(self, one: Choice) -> float:
         """Return the simulated time of a choice, or what it is expected to be."""
-        if one.us is not None:
-            return one.us
-        assert one.outline_us is not None
-        return one.outline_us * (self.ratio(one.candidate.strategy) or 1.0)
+        return _expected(one, self.ratios() if one.us is None else {})
 
     @property
     def possible(self) -> list[Choice]:
-        """Return the choices that have a plan, by expected time."""
-        return sorted((one for one in self.choices if not one.refused), key=self.expected)
+        """Return the choices that can run as far as is known, by expected time."""
+        ratios = self.ratios()
+        return sorted((one for one in self.choices if not one.refused), key=lambda one: _expected(one, ratios))
 
     @property
     def simulated(self) -> list[Choice]:
         """Return the choices that were simulated, by time."""
-        return [one for one in self.possible if one.us is not None]
+        found = ((one.us, one) for one in self.choices if not one.refused)
+        return [one for _, one in sorted(((us, one) for us, one in found if us is not None), key=lambda pair: pair[0])]
 
     @property
     def winner(self) -> Choice:
@@ -142,24 +214,39 @@ class Case:
         return self.simulated[0]
 
     @property
+    def others(self) -> list[Choice]:
+        """Return the best choice of each strategy but the winner's, by expected time."""
+        best: dict[str, Choice] = {}
+        for one in self.possible:
+            best.setdefault(one.candidate.strategy, one)
+        return [one for name, one in best.items() if name != self.winner.candidate.strategy]
+
+    @property
     def runner_up(self) -> Choice | None:
         """Return the fastest choice of another strategy than the winner's; None: there is no other."""
-        of_others = (one for one in self.possible if one.candidate.strategy != self.winner.candidate.strategy)
-        return next(of_others, None)
+        return next(iter(self.others), None)
 
     def next(self) -> Choice | None:
         """Return what is to be simulated next: what could win, then the runner-up; None: all is known."""
         if len(self.simulated) > MOST_SIMULATED:
             return None
         winner_us = self.expected(self.winner)
+        ratios = self.ratios()
         for one in self.possible:
-            if self.expected(one) > winner_us * TIE:
+            if _expected(one, ratios) > winner_us * TIE:
                 break
             if one.us is None:
                 return one
         second = self.runner_up
-        is_wanted = second is not None and second.us is None and self.expected(second) < winner_us * NEAR
+        is_wanted = second is not None and second.us is None and _expected(second, ratios) < winner_us * NEAR
         return second if is_wanted else None
+
+
+def _expected(one: Choice, ratios: Mapping[str, float]) -> float:
+    if one.us is not None:
+        return one.us
+    assert one.outline_us is not None
+    return one.outline_us * ratios.get(one.candidate.strategy, 1.0)
 
 
 def case_of(run: RunSpec, given: dict[str, Any]) -> Case:
@@ -172,26 +259,37 @@ def case_of(run: RunSpec, given: dict[str, Any]) -> Case:
 
 
 def settle(cases: Sequence[Case], simulate: Simulate, say: Callable[[str], None] = lambda _text: None) -> None:
-    """Simulate for all *cases* together, round by round, until each knows its winner and runner-up."""
-    for case, result in zip(cases, simulate([case.reference.run for case in cases]), strict=True):
-        case.reference.result = result
-        outline_all(case)
-    while wanted := [(case, one) for case in cases if (one := next_that_runs(case)) is not None]:
-        say(f"candidates to simulate now: {len(wanted)}")
-        for (_, one), result in zip(wanted, simulate([one.run for _, one in wanted]), strict=True):
-            one.result = result
+    """Simulate for all *cases* together, round by round, until each knows its winner and runner-up.
 
-
-def next_that_runs(case: Case) -> Choice | None:
-    """Return what is to be simulated next; what the links or the units cannot do is refused on the way."""
-    while (one := case.next()) is not None:
-        try:
-            check_programs_of(plan_for(one.run, operator_of(one.run)), one.run.machine)
-        except UsageError as error:
-            one.refused = error.message
+    A case whose reference cannot run has no answer.
+    """
+    for case, found in zip(cases, simulate([case.reference.run for case in cases]), strict=True):
+        case.reference.take(found)
+        if case.reference.refused:
+            for one in case.choices[1:]:
+                one.refused = f"{case.reference.candidate} cannot run, which all are compared with"
         else:
-            return one
-    return None
+            outline_all(case)
+    answered = [case for case in cases if case.is_answered]
+    while wanted := [one for case in answered for one in next_that_run(case)]:
+        say(f"candidates to simulate now: {len(wanted)}")
+        for one, found in zip(wanted, simulate([one.run for one in wanted]), strict=True):
+            one.take(found)
+
+
+def next_that_run(case: Case) -> list[Choice]:
+    """Return what is to be simulated next, with each host; what the links or units cannot do is refused on the way."""
+    wanted: dict[int, Choice] = {}
+    for host in case.by_host:
+        while (one := case.of_host(host).next()) is not None:
+            try:
+                check_programs_of(plan_for(one.run, operator_of(one.run)), one.run.machine)
+            except REFUSALS as error:
+                one.refused = reason_of(error)
+            else:
+                wanted[id(one)] = one
+                break
+    return list(wanted.values())
 
 
 def outline_all(case: Case) -> None:
@@ -208,8 +306,30 @@ def outline_all(case: Case) -> None:
     for one in case.choices:
         try:
             one.outline_us = outline_us(one.run, case)
-        except UsageError as error:
-            one.refused = error.message
+        except REFUSALS as error:
+            one.refused = reason_of(error)
+
+
+def lacks(result: SimulationResult, op: Operator) -> str:
+    """Say that what was simulated sends less than the collective of its operator; empty: it does equal work.
+
+    Only where the chunks of all ranks are alike: otherwise one of them may send less.
+    """
+    needed = {"gemm-rs": 1, "ag-gemm": 1, "gemm-ar": 2}[op.kind]
+    if op.n == 1 or not op.has_like_chunks() or op.shape.m % op.n:
+        return ""
+    width = op.shape.k if op.kind == "ag-gemm" else op.shape.n
+    least = needed * op.shape.m * width * ELEMENT_BYTES * (op.n - 1) // op.n
+    phases = [one for one in result.phases if one.counts and (op.kind == "gemm-ar" or not is_gather_behind(one, op))]
+    sent = sum(int(one.counters.get("link_bytes", 0)) for one in phases)
+    if sent >= LEAST_SENT * least:
+        return ""
+    return f"does less work than the operator: a GPU sends {sent} bytes, and its collective takes {least}"
+
+
+def is_gather_behind(phase: Phase, op: Operator) -> bool:
+    """Return whether *phase* is the all-gather that follows a GEMM and its reduce-scatter."""
+    return op.kind == "gemm-rs" and phase.role == "all_gather"
 
 
 def outline_us(run: RunSpec, case: Case) -> float:
@@ -225,6 +345,6 @@ def operator_plan(plan: Plan) -> Plan:
     roles = [part.role for part in plan.parts()]
     if not plan.all_gather_behind or not isinstance(plan.tree, InOrder):
         if "split" in roles:
-            raise UsageError("its collective is one of other data")
+            raise UsageError(OTHER_DATA)
         return plan
     return replace(plan, tree=InOrder(plan.tree.of[:-1]))

@@ -22,6 +22,7 @@ PART_COLOURS = {
     "link stalls": "#CC79A7",
     "memory": "#D55E00",
     "sum": "#009E73",
+    "split-k reduction": "#66C2A5",
     "barriers": "#80CFB9",
     "head": "#0072B2",
     "between GEMMs": "#56B4E9",
@@ -29,7 +30,10 @@ PART_COLOURS = {
     "launches": "#888888",
 }
 KEYS = ["model", "gemm", "operator", "machine", "tp", "m", "n", "k"]
-TEXTS = ("model", "gemm", "parameters", "runner_up", "runner_up_parameters", "with_hardware", "refused")
+TEXTS = (
+    "model", "gemm", "host", "winner", "parameters", "runner_up", "runner_up_parameters", "ties", "with_hardware",
+    "reason",
+)  # fmt: skip
 MOST_BARS = 40
 MOST_CURVES = 8
 
@@ -39,6 +43,9 @@ def draw_advice(folder: Path) -> list[Path]:
     texts = dict.fromkeys(TEXTS, str)
     tables = (pd.read_csv(folder / f"{name}.csv", dtype=texts) for name in ("advice", "candidates", "exposed"))
     advice, candidates, exposed = tables
+    advice = advice.loc[advice["winner"].notna()]
+    if advice.empty:
+        return []
     with style.journal_style():
         drawings = {"map": map_of(advice), "exposed": exposed_time(advice, exposed), "parameters": curves(candidates)}
     return [path for name, one in drawings.items() if one is not None for path in save([one], folder / name)]
@@ -46,8 +53,10 @@ def draw_advice(folder: Path) -> list[Path]:
 
 def names_of(table: pd.DataFrame) -> pd.Series[str]:
     """Return what each row's GEMM is called."""
-    gathers = table["operator"].eq("ag-gemm").map({True: "AG+", False: ""})
-    return gathers + table["gemm"].fillna("GEMM") + ", TP " + table["tp"].astype(str)
+    before = table["operator"].map({"ag-gemm": "AG+"}).fillna("")
+    after = table["operator"].map({"gemm-ar": "+AR"}).fillna("")
+    host = "" if "host" not in table else (", " + table["host"]).fillna("")
+    return before + table["gemm"].fillna("GEMM") + after + ", TP " + table["tp"].astype(str) + host
 
 
 def colours_of(strategies: pd.Series[str]) -> dict[str, str]:

@@ -14,10 +14,12 @@ from t3sim.analysis.strategies import NEEDS_HARDWARE, availability, is_baseline,
 from t3sim.analysis.style import strategy_order
 from t3sim.analysis.sweep import TIE, crossovers_of, panels_of, swept_axes
 from t3sim.analysis.table import Row, grouped, machine_base, varying, workload_key, workload_name
-from t3sim.results.waits import COMPUTE_UNIT, NOTHING_LEFT, WORKING
+from t3sim.results.bottleneck import bottleneck, idle_time, in_words, largest_term, mean_times
 
 MAX_LISTED = 6  # crossovers, workloads: more are counted
 _SETTINGS = ("machine", "mode")
+LEAST_SENT = 0.75  # of what equal work sends at least: chunks that are unlike make GPUs send less than the mean
+ELEMENT_BYTES = 2
 OF_A_STRATEGY = ("arbitration.", "strategy.")  # axes on which the baseline does not depend
 
 
@@ -50,14 +52,17 @@ def strategy_summaries(results: Results) -> list[StrategySummary]:
 
 
 def leaders_of(results: Results, *, of_today: bool = False) -> dict[Any, list[str]]:
-    """Return by case the strategies that are fastest, limits left out; several if they are within a tie.
+    """Return by case the strategies that are fastest; several if they are within a tie.
+
+    Limits are left out, and what does less work than the baseline.
 
     *of_today* leaves out those that need hardware which no GPU has, too.
     """
     fastest: dict[Any, dict[str, float]] = {}
+    baselines = _baselines_of(results)
     for row in results.rows:
         is_out = is_limit(row["strategy"]) or (of_today and availability(row["strategy"]) == NEEDS_HARDWARE)
-        if row["speedup"] and not is_out:
+        if row["speedup"] and not is_out and not missing_work(row, baselines.get(_setting(row, results))):
             case = fastest.setdefault(_setting(row, results), {})
             case[row["strategy"]] = max(row["speedup"], case.get(row["strategy"], 0.0))
     return {
@@ -65,6 +70,41 @@ def leaders_of(results: Results, *, of_today: bool = False) -> dict[Any, list[st
         for key, case in fastest.items()
         if len(case) > 1
     }
+
+
+def missing_work(row: Row, baseline: Row | None) -> list[str]:
+    """Return which collectives of *baseline* a point of the same workload does not do; none if it does equal work.
+
+    One that has no phase of its own is missing if the GPU sends less than the closed form of all of them, too: another
+    phase of the point does it otherwise.
+    """
+    if baseline is None or row["m"] is None or row["link_bytes"] is None:
+        return []
+    has = {
+        "reduce-scatter": bool(row["rs_us"] or row["fused_us"]),
+        "all-gather": bool(row["ag_us"] or (row["fused_us"] and gathers_first(row))),
+    }
+    needed = [name for name, column in (("reduce-scatter", "rs_us"), ("all-gather", "ag_us")) if baseline[column]]
+    width = row["k"] if gathers_first(row) else row["n"]
+    least = len(needed) * row["m"] * width * ELEMENT_BYTES * (row["tp"] - 1) / row["tp"]
+    return [name for name in needed if not has[name]] if row["link_bytes"] < LEAST_SENT * least else []
+
+
+def _baselines_of(results: Results) -> dict[Any, Row]:
+    """Return by case the row that speedups are over."""
+    return {_setting(row, results): row for row in results.rows if is_baseline(row["strategy"])}
+
+
+def _unequal_work(results: Results) -> list[str]:
+    """Say of each strategy that does less work than the baseline what is missing."""
+    baselines, missing = _baselines_of(results), dict[str, list[str]]()
+    for row in results.rows:
+        if names := missing_work(row, baselines.get(_setting(row, results))):
+            missing.setdefault(row["strategy"], names)
+    return [
+        f"{strategy} is not compared: it does less work, without the {' and the '.join(names)}."
+        for strategy, names in missing.items()
+    ]
 
 
 def sentences(results: Results) -> list[str]:
@@ -79,11 +119,15 @@ def sentences(results: Results) -> list[str]:
     leaders = leaders_of(results)
     if len(leaders) > 1:
         found.append(f"Fastest design, in {len(leaders)} cases: {_shares(leaders)}.{_not_on_sale(leaders, results)}")
-    return found + crossover_sentences(results)
+    return found + _unequal_work(results) + crossover_sentences(results)
 
 
 def takeaway(results: Results) -> list[str]:
     """Return in two or three sentences which design is fastest, what it hides, and what keeps it from hiding more."""
+    return [*_takeaway(results), *_unequal_work(results)]
+
+
+def _takeaway(results: Results) -> list[str]:
     leaders = leaders_of(results)
     if not leaders:
         return _nothing_overlapped(results.rows)
@@ -123,34 +167,45 @@ def _range(shares: Iterable[float]) -> str:
 
 
 def _what_limits(results: Results, row: Row, where: str) -> list[str]:
-    """Why the fused run of a point takes longer than its GEMM alone: what compute units wait longer for."""
+    """Why the fused run of a point takes longer than its GEMM alone: what bounds it, and the largest term of it."""
     if row["fused_us"] is None or row["gemm_us"] is None or row["layer"] is not None:
         return []
     longer = row["fused_us"] - row["gemm_us"]
     if longer <= 0.01 * row["gemm_us"]:
         return [f"{where} fused run takes no longer than the GEMM alone."]
-    waits = _compute_unit_waits(results, row)
-    most = max(waits, key=lambda reason: waits[reason], default="")
-    why = f" compute units wait {waits[most]:.1f} us more for `{most}` (waits.csv)." if waits.get(most, 0.0) > 0 else ""
-    return [f"{where} fused run takes {longer:.1f} us longer than the GEMM alone{':' if why else '.'}{why}"]
+    fused, alone = _mean_times(results, row, is_fused=True), _mean_times(results, row, is_fused=False)
+    bound, most = bottleneck(fused, _idle_us(results, row)), largest_term(fused, alone)
+    found = [
+        f"{where} fused run takes {longer:.1f} us longer than the GEMM alone{f'; it is {bound}' if bound else ''}."
+    ]
+    if most is not None:
+        found.append(f"The largest part, {most[1]:.1f} us: {in_words(most[0])} (waits.csv).")
+    return found
 
 
-def _compute_unit_waits(results: Results, row: Row) -> dict[str, float]:
-    """Return by reason how much longer the average compute unit waits fused than in the GEMM alone; may be empty."""
+def _mean_times(results: Results, row: Row, *, is_fused: bool) -> dict[tuple[str, str], float]:
+    """Return the mean times of the units of a point, in its fused phase or in the GEMM alone; may be empty."""
     frame = results.waits()
     if frame is None:
         return {}
-    number = results.numbers[results.rows.index(row)]
-    of_point = frame[(frame["point"] == number) & (frame["unit"] == COMPUTE_UNIT)]
-    of_point = of_point[~of_point["reason"].isin((WORKING, NOTHING_LEFT))]
-    times: dict[str, float] = {}
-    for is_fused, sign in ((True, 1), (False, -1)):
-        phase = of_point["phase"].str.startswith("fused") if is_fused else of_point["phase"] == "gemm"
-        part = of_point[phase]
-        n_gpus = part["gpu"].nunique()
-        for reason, time, n_units in part[["reason", "time_us", "n_units"]].itertuples(index=False, name=None):
-            times[reason] = times.get(reason, 0.0) + sign * time / n_units / n_gpus
-    return times
+    of_point = frame[frame["point"] == results.numbers[results.rows.index(row)]]
+    phase = of_point[of_point["phase"].str.startswith("fused") if is_fused else of_point["phase"] == "gemm"]
+    columns = phase[["unit", "reason", "time_us", "n_units"]]
+    return mean_times(columns.itertuples(index=False, name=None), max(phase["gpu"].nunique(), 1))
+
+
+def _idle_us(results: Results, row: Row) -> float:
+    """Return for how long no operation runs on the first GPU of a point in its fused phase; 0 if it cannot be told."""
+    frame = results.spans()
+    if frame is None:
+        return 0.0
+    of_point = frame[(frame["point"] == results.numbers[results.rows.index(row)]) & (frame["role"] == "fused")]
+    spans = of_point[of_point["gpu"] == of_point["gpu"].min()][["start_us", "end_us"]]
+    if spans.empty:
+        return 0.0
+    begin = max(float(spans["end_us"].max()) - row["fused_us"], 0.0)
+    times = spans.itertuples(index=False, name=None)
+    return idle_time([(start - begin, end - begin) for start, end in times], row["fused_us"])
 
 
 def _best_rows(results: Results, name: str, leaders: Mapping[Any, Sequence[str]]) -> dict[Any, Row]:

@@ -13,22 +13,26 @@ from t3sim.cli import PATH
 from t3sim.cli._errors import echo
 from t3sim.cli.config import override_option
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
-from t3sim.errors import UsageError, lacking
+from t3sim.errors import PointsFailed, UsageError, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from t3sim.advice.answer import Answer
+    from t3sim.advice.cases import Parallelism
     from t3sim.config.experiment import RunSpec
     from t3sim.system.simulate import SimulationResult
 
 WIDTH = 80
+SMALL_US = 10.0  # shorter times have a decimal
 OF_A_MODEL = {
     "machine": "-s machine=NAME takes another", "tiling": "-s tiling=NAME takes others",
     "tp": "-s workload.tp=8 takes another", "tokens": "-s workload.tokens=1024 takes others",
+    "parallelism": "-s workload.operator=gemm-ar takes another",
     "backward": "-s workload.sublayer=IP takes another GEMM",
 }  # fmt: skip
 INDENT = "  "
+PARALLELISM = {"gemm-rs": "sequence", "ag-gemm": "sequence", "gemm-ar": "tensor"}
 
 
 @click.command()
@@ -37,6 +41,10 @@ INDENT = "  "
 @click.option("--tiling", help="The GEMM kernels: a preset or a file [default: what the machine names].")
 @click.option("--tp", default="8", show_default=True, help="Tensor-parallel degrees, like 8 or 2,4,8.")
 @click.option("--tokens", default="512..16384", show_default=True, help="Rows of the GEMMs, like 8192 or 512..4096.")
+@click.option(
+    "--parallelism", type=click.Choice(["auto", "sequence", "tensor"]), default="auto", show_default=True,
+    help="Of a model: sequence (RS, AG), tensor (AR), or auto: sequence where TP divides the tokens, else tensor.",
+)  # fmt: skip
 @click.option("--backward", is_flag=True, help="The GEMMs of the backward pass instead of the forward pass.")
 @click.option("--host", help="How operations are issued, for strategies that ask: graph or eager [default: graph].")
 @click.option("--only-today", is_flag=True, help="Do not simulate what other hardware would add.")
@@ -50,6 +58,7 @@ def advise(
     tiling: str | None,
     tp: str,
     tokens: str,
+    parallelism: Parallelism,
     backward: bool,
     host: str | None,
     only_today: bool,
@@ -67,14 +76,15 @@ def advise(
 
     Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
     """
-    from t3sim.advice.answer import answer_of, hardware_candidate, write_answers
+    from t3sim.advice.answer import advice_of, hardware_candidate, write_advice
     from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, notes_on, numbers
-    from t3sim.advice.search import case_of, settle
+    from t3sim.advice.search import Refusal, case_of, settle
     from t3sim.advice.validated import Validated
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.phase_task import ExperimentPoint
     from t3sim.experiment.result_folder import default_folder, owned
+    from t3sim.overlap.interface import MEANINGS
 
     if is_experiment(target):
         _refuse_options_of_a_model()
@@ -83,30 +93,40 @@ def advise(
     else:
         sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
         phase = "backward" if backward else "forward"
-        runs = cases_of_model(target, machine, tiling, *sizes, phase, overrides)
+        runs = cases_of_model(
+            target, machine, tiling, *sizes, phase, overrides, parallelism, lambda text: note(f"left out: {text}")
+        )
         name = f"{runs[0].workload.model}-{runs[0].machine.name.partition('+')[0]}"
     echo(*(line for text in notes_on(target, overrides) for line in wrap(f"note: {text}", WIDTH)))
     directory = output or default_folder(f"advice-{name}")
     with owned(directory):
         cases = [case_of(run, {} if host is None else {"host": host}) for run in runs]
         n = sum(len(case.choices) for case in cases)
+        kinds = dict.fromkeys(run.workload.operator for run in runs)
+        echo(*(f"operator    {kind}: {MEANINGS[kind]} ({PARALLELISM[kind]} parallelism)" for kind in kinds))
         echo(f"search      {len(cases)} GEMMs on {runs[0].machine.name}, {n} candidates")
 
-        def simulate(wanted: Sequence[RunSpec]) -> list[SimulationResult]:
-            runner = PhaseRunner([ExperimentPoint(run) for run in wanted], phases or directory / PHASES_NAME)
+        def simulate(wanted: Sequence[RunSpec]) -> list[SimulationResult | Refusal]:
+            points = [ExperimentPoint(run) for run in wanted]
+            runner = PhaseRunner(points, phases or directory / PHASES_NAME, is_lenient=True)
             if runner.missing:
                 workers = workers_with_cost(runner, jobs, scheduler)
                 with progress_bar() as progress, workers.hired(note) as workforce:
                     runner.simulate(workforce, progress, longest_first=True)
-            return [runner.results[i].result for i in range(len(wanted))]
+            failed = runner.failed
+            return [Refusal(failed[i].reason) if i in failed else runner.results[i].result for i in range(len(wanted))]
 
         settle(cases, simulate, lambda text: echo(f"search      {text}"))
-        hardware = {} if only_today else {i: one for i, run in enumerate(runs) if (one := hardware_candidate(run))}
+        asked = (
+            {} if only_today else {i: hardware_candidate(case.run) for i, case in enumerate(cases) if case.is_answered}
+        )
+        hardware = {i: one for i, one in asked.items() if one is not None}
         results = simulate([one.run(runs[i]) for i, one in hardware.items()])
         designs = {i: (one, result) for (i, one), result in zip(hardware.items(), results, strict=True)}
         validated = Validated.of(runs[0].machine.name)
-        answers = [answer_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
-        files = write_answers(directory, answers)
+        advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
+        answers = [answer for one in advice for answer in one.answers]
+        files = write_advice(directory, advice)
         without_figures = None if no_figures else lacking("figures")
         if without_figures:
             note(without_figures)
@@ -118,6 +138,10 @@ def advise(
     for answer in answers:
         echo("", *paragraph(answer))
     echo("", *map(str, files))
+    if without := sum(not case.is_answered for case in cases):
+        raise PointsFailed(
+            f"{without} of {len(cases)} GEMMs have no answer: {directory / 'candidates.csv'} has the reasons"
+        )
 
 
 def _refuse_options_of_a_model() -> None:
@@ -130,22 +154,27 @@ def _refuse_options_of_a_model() -> None:
 
 def table(answers: Sequence[Answer]) -> list[str]:
     """Return a table of the winners, at most ``WIDTH`` wide."""
-    lines = [f"{'GEMM':8}{'TP':>3}{'tokens':>7}  {'winner':20}{'us':>6}{'speedup':>8}  {'next':18}{'margin':>6}"]
+    lines = [f"{'GEMM':9}{'TP':>3}{'tokens':>7}  {'winner':20}{'us':>7}{'speedup':>8}  {'next':16}{'margin':>6}"]
     lines.append("-" * WIDTH)
     for answer in answers:
         row = answer.row()
+        start = f"{name_of(row):9.9}{row['tp']:>3}{row['m']:>7}  "
+        if not answer.case.is_answered:
+            lines.append(f"{start}no answer: {row['reason']}"[:WIDTH])
+            continue
         margin = "" if answer.margin is None else "tie" if answer.is_tie else f"{answer.margin:.0%}"
+        host = "" if answer.host is None else f" ({answer.host})"
         lines.append(
-            f"{name_of(row):8.8}{row['tp']:>3}{row['m']:>7}  {row['winner']:20.20}{row['time_us']:>6.0f}"
-            f"{row['speedup']:>8.2f}  {row['runner_up'] or '-':19.19}{margin:>5}"
+            f"{start}{row['winner'] + host:20.20}{row['time_us']:>7.{0 if row['time_us'] >= SMALL_US else 1}f}"
+            f"{row['speedup']:>8.2f}  {row['runner_up'] or '-':16.16}{margin:>6}"
         )
     return lines
 
 
 def name_of(row: dict[str, object]) -> str:
     """Return what a GEMM is called: its sublayer with its operator, or its shape."""
-    where = "AG+" if row["operator"] == "ag-gemm" else ""
-    return f"{where}{row['gemm'] or 'GEMM'}"
+    gemm = str(row["gemm"] or "GEMM")
+    return {"ag-gemm": f"AG+{gemm}", "gemm-ar": f"{gemm}+AR"}.get(str(row["operator"]), gemm)
 
 
 def paragraph(answer: Answer) -> list[str]:

@@ -26,12 +26,13 @@ def chooses_kernels(op: Operator) -> bool:
 
 @strategy("ideal-overlap", kind="bound", order=4, operators=("gemm-rs", "gemm-ar", "ag-gemm"), splits_k=True)
 def ideal_overlap(op: Operator, _params: Params) -> Plan:
-    """Compute units and link never wait."""
+    """Compute units and link never wait, and the memory reads each operand once."""
     least = least_times(op.machine, op.tiles, op.kind, any_kernel=chooses_kernels(op))
+    bound = max(least.compute, least.link, least.operands)
     if op.kind == "gemm-rs":
-        return then_gathered(op, max(least.compute, least.link))
+        return then_gathered(op, bound)
     scatter = reduce_scatter_part(op) if op.kind == "gemm-ar" else None
-    return Plan(Bound(max(least.compute, least.link), longest(gemm_part(op), scatter, all_gather_part(op))))
+    return Plan(Bound(bound, longest(gemm_part(op), scatter, all_gather_part(op))))
 
 
 @strategy(

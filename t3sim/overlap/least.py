@@ -20,6 +20,7 @@ class LeastTimes(NamedTuple):
 
     compute: int  # compute units launch, multiply and store without a pause
     link: int  # the chunks that leave a GPU, reduced and gathered or to be multiplied; the latency of the last byte
+    operands: int  # DRAM reads of the operands, once: they are in the memory at the start, and in no cache
     memory: int  # operands once, and the traffic of a reduce-scatter near the memory
 
 
@@ -41,6 +42,7 @@ def least_times(
         (
             compute_ticks(gpu, trace, ticks, any_kernel=any_kernel),
             link_ticks(gpu, chunks, ticks, rounds),
+            operand_ticks(gpu, trace, kind, ticks),
             memory_ticks(gpu, trace, ticks),
         )
         for gpu in gpus
@@ -120,17 +122,32 @@ def data_rate(machine: MachineSpec) -> int:
     return -(-link.bandwidth * (payload + header) * larger // (payload * (larger + header)))
 
 
+def operand_ticks(machine: MachineSpec, trace: TileTrace, kind: OperatorKind, ticks: TickBase) -> int:
+    """Return the ticks in which all channels can read the operands once.
+
+    Of an A that is gathered a GPU has its own rows in memory; what arrives may be used without being read from there.
+    """
+    gemm = trace.gemm
+    rows = gemm.m // trace.n_chunks if kind == "ag-gemm" else gemm.m
+    return _channel_ticks(machine, (rows + gemm.n) * gemm.k * ELEMENT_BYTES, ticks)
+
+
+def _channel_ticks(machine: MachineSpec, n_bytes: int, ticks: TickBase) -> int:
+    """Return the ticks in which a kernel is launched and all channels of the memory can move *n_bytes*."""
+    memory = machine.memory
+    transfer = memory.timing.nBL * ticks.period(memory.clock)
+    return ticks.from_ps(machine.gpu.kernel_launch) + n_bytes * transfer // (memory.access * memory.n_channels)
+
+
 def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
     """Return the ticks in which all channels can move the operands once and a near-memory reduce-scatter.
 
     That is the traffic of T3: of n chunks, n - 1 are written by the GEMM, n - 1 arrive, n - 2 are read to be sent on.
     """
-    chunks, gemm, memory = chunk_bytes(trace), trace.gemm, machine.memory
+    chunks, gemm = chunk_bytes(trace), trace.gemm
     scattered = sum(chunks) if len(chunks) == 1 else 3 * sum(chunks) - 4 * max(chunks)
     operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
-    transfer = memory.timing.nBL * ticks.period(memory.clock)
-    start = ticks.from_ps(machine.gpu.kernel_launch)
-    return start + max(operands + scattered, 0) * transfer // (memory.access * memory.n_channels)
+    return _channel_ticks(machine, max(operands + scattered, 0), ticks)
 
 
 def chunk_bytes(trace: TileTrace) -> list[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,12 @@ from t3sim.advice.cases import cases_of_model
 from t3sim.advice.search import Case
 from t3sim.cli import main
 from t3sim.config.presets import library_of, preset_names
+from t3sim.errors import ModelError, UsageError
 from t3sim.experiment.plan import load_experiment
+from t3sim.overlap import OverlapStrategy
+from t3sim.program.operator import Operator
+from t3sim.program.plan import Plan
+from t3sim.system.user_code import plan_of
 from t3sim.workload.tiling import tiling_findings
 from tests.conftest import REPOSITORY
 
@@ -76,7 +83,7 @@ def test_a_row_for_each_gemm_and_what_was_simulated_is_consistent(answer: tuple[
 
 def test_what_is_printed_fits_a_terminal_and_says_why(answer: tuple[Path, str]) -> None:
     folder, text = answer
-    lines = text[text.index("GEMM     TP") :].splitlines()
+    lines = text[text.index("GEMM      TP") :].splitlines()
     assert max(len(line) for line in lines if str(folder) not in line) <= 80
     assert "x sequential" in text
     assert "No design" in text or "no design" in text
@@ -168,3 +175,92 @@ def test_circumstances_leave_out_tokens_that_make_fewer_tiles_than_gpus(tmp_path
         run = load_experiment(file, overrides).points[0]
         assert ("half the tokens" in circumstances(Case(run, [], {}))) == is_there
         assert "twice the tokens" in circumstances(Case(run, [], {}))
+
+
+TINY_MODEL = "{name: tiny, hidden: 256, layers: 2, tokens: 64, tensor_parallel: [2], heads: 4, head_dim: 64}\n"
+
+
+def of_tiny_model(folder: Path, *arguments: str) -> tuple[Result, list[dict[str, str]], list[dict[str, str]]]:
+    """Ask for a tiny model on t3-tiny: the result, and the rows of advice.csv and of candidates.csv."""
+    model = folder / "tiny.yaml"
+    model.write_text(TINY_MODEL)
+    result = advised(str(model), "--machine", "t3-tiny", "-o", str(folder / "out"), "--no-figures", *arguments)
+    tables = [rows(folder / "out" / f"{name}.csv") for name in ("advice", "candidates")]
+    return result, tables[0], tables[1]
+
+
+@pytest.mark.parametrize(("tokens", "operators"), [("33", {"gemm-ar"}), ("100", {"gemm-rs", "ag-gemm"})])
+def test_any_number_of_tokens_is_answered(tokens: str, operators: set[str], tmp_path: Path) -> None:
+    """What cannot run is listed with its reason, and takes no other candidate and no other GEMM with it."""
+    result, advice, candidates = of_tiny_model(tmp_path, "--tp", "4", "--tokens", tokens)
+    assert result.exit_code == 0, result.output
+    assert {row["operator"] for row in advice} == operators
+    assert all(float(row["time_us"]) > 0 and row["winner"] for row in advice)
+    for row in candidates:
+        assert (row["status"] == "refused") == bool(row["reason"])
+        assert (row["status"] == "simulated") == bool(row["time_us"])
+        assert row["status"] in ("simulated", "outlined", "refused")
+
+
+@pytest.mark.parametrize("error", [UsageError, ModelError, ValueError])
+def test_a_candidate_refused_by_its_simulation_takes_no_other_with_it(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outline is fine.  Canary: without the refusal the same candidate is simulated."""
+    found = {}
+    for is_refused in (False, True):
+
+        def refusing(strategy: OverlapStrategy, op: Operator, params: object, *, ask: bool = is_refused) -> Plan:
+            plan = plan_of(strategy, op, params)  # type: ignore[arg-type]
+            if ask and strategy.name in ("te-pipelined-rs", "t3-mca") and in_runner():
+                raise error(f"{strategy.name} cannot")
+            return plan
+
+        monkeypatch.setattr(sys.modules["t3sim.system.simulate"], "plan_of", refusing)
+        folder = tmp_path / str(is_refused)
+        folder.mkdir()
+        result, advice, candidates = of_tiny_model(folder, "--tp", "4", "--tokens", "512")
+        assert result.exit_code == 0, result.output
+        assert {row["gemm"] for row in advice} == {"OP", "FC-2", "QKV", "FC-1"}
+        pushed = [row for row in candidates if row["strategy"] == "te-pipelined-rs"]
+        found[is_refused] = {row["status"] for row in pushed}, result.output
+        assert all(row["reason"] == "te-pipelined-rs cannot" for row in pushed if row["status"] == "refused")
+    assert "simulated" in found[False][0]
+    assert found[True][0] == {"refused"}
+    assert "t3-mca, which needs hardware that does not exist, was not simulated: t3-mca cannot" in " ".join(
+        found[True][1].split()
+    )
+
+
+def in_runner() -> bool:
+    """Return whether this is called to plan or simulate points, not for an outline."""
+    return any(frame.filename.endswith("phase_runner.py") for frame in inspect.stack())
+
+
+@pytest.mark.parametrize(
+    ("given", "operators"),
+    [("auto", {"gemm-rs", "ag-gemm"}), ("tensor", {"gemm-ar"}), ("sequence", {"gemm-rs", "ag-gemm"})],
+)
+def test_the_parallelism_decides_the_operators_and_is_said(given: str, operators: set[str], tmp_path: Path) -> None:
+    arguments = ("--tp", "2", "--tokens", "256", "--only-today", "--parallelism", given)
+    result, advice, _ = of_tiny_model(tmp_path, *arguments)
+    assert {row["operator"] for row in advice} == operators
+    assert ("all-reduce" in result.output) == ("gemm-ar" in operators)
+
+
+def test_a_point_outside_of_what_was_measured_has_no_error(answer: tuple[Path, str]) -> None:
+    folder, text = answer
+    assert {row["error"] for row in rows(folder / "advice.csv")} == {""}
+    assert "+-" not in text
+
+
+def test_all_ties_are_named(answer: tuple[Path, str]) -> None:
+    folder, text = answer
+    said = " ".join(text.split())
+    for row in rows(folder / "advice.csv"):
+        assert (row["is_tie"] == "True") == bool(row["ties"])
+        if row["ties"]:
+            assert f"any of: {row['winner']}" in said
+            assert all(name in said for name in row["ties"].split("; ")[:4])
+    assert any(row["ties"] for row in rows(folder / "advice.csv"))
+    assert "To decide, measure" in said

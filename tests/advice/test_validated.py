@@ -10,6 +10,8 @@ from t3sim.advice.validated import extrapolations
 from t3sim.experiment.plan import load_experiment
 
 TEXT = "name: e\nmachine: h200\nworkload: {gemm: {m: 8192, n: 1024, k: 512}, tp: 4}\nstrategy: sequential\n"
+MEASURED = "(measured: 2 and 4)"
+CHANGED = "values of the machine were changed"
 OUTSIDE = "points lie outside of what it was compared with"
 
 
@@ -19,8 +21,8 @@ OUTSIDE = "points lie outside of what it was compared with"
         ([], []),
         (["machine=t3-150", "workload.tp=8"], []),  # stands for no product: there is nothing to compare it with
         (
-            ["sweep.grid.workload.tp=[4, 8, 16]"],
-            [f"h200: 2 of 3 {OUTSIDE}: TP 8 (measured: 2 and 4), TP 16 (measured: 2 and 4)"],
+            ["sweep.grid.workload.tp=[4, 8, 16]", "machine={preset: h200, link: {max_gpus: 16}}"],
+            [f"h200+link.max_gpus=16: 3 of 3 {OUTSIDE}: {CHANGED}, TP 8 {MEASURED}, TP 16 {MEASURED}"],
         ),
         (["workload.gemm.m=512"], [f"h200: 1 of 1 {OUTSIDE}: 512 rows (measured: 8192 to 16384)"]),
         (

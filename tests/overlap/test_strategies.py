@@ -17,7 +17,7 @@ from t3sim.system.simulate import SublayerResult, plan_for, result_of
 from tests.harness.sublayers import point
 from tests.program.strategies import operator
 
-LEAST = LeastTimes(compute=900, link=190, memory=150)
+LEAST = LeastTimes(compute=900, link=190, operands=100, memory=150)
 LENGTHS = {"gemm": 1000, "rs": 300, "rs-nmc": 200, "ag": 70, "fused": 1111, "split": 1234}
 SHORT = {
     "reduce-scatter": "rs", "reduce-scatter, near memory": "rs-nmc", "all-gather": "ag",
@@ -97,9 +97,10 @@ def test_what_runs_together_ends_with_the_longer_one(strategy: str, lengths: dic
 @pytest.mark.parametrize(
     ("least", "overlap", "near_memory"),
     [
-        (LeastTimes(compute=3, link=2, memory=1), 3, 3),
-        (LeastTimes(compute=2, link=3, memory=1), 3, 3),
-        (LeastTimes(compute=1, link=2, memory=3), 2, 3),
+        (LeastTimes(compute=3, link=2, operands=1, memory=1), 3, 3),
+        (LeastTimes(compute=2, link=3, operands=1, memory=1), 3, 3),
+        (LeastTimes(compute=1, link=2, operands=1, memory=3), 2, 3),
+        (LeastTimes(compute=1, link=2, operands=3, memory=4), 3, 4),
     ],
 )
 def test_an_ideal_takes_what_its_longest_part_takes(
