@@ -18,8 +18,8 @@ from t3sim.registry import unknown_name
 
 COMMANDS = {  # each a function in the module of its name
     "run": "Simulate an experiment and write its results.",
-    "advise": "Say which way of overlapping wins for a model, and why.",
-    "list": "Show what has a name: experiments, machines, strategies.",
+    "advise": "Name the fastest overlap scheme for a model, and why.",
+    "list": "List experiments, machines, strategies, policies, models.",
     "compare": "Show what differs between two results folders.",
     "plot": "Draw the figures of a results folder.",
     "report": "Write one HTML page about results folders.",
@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="t3sim")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error (may stand anywhere).")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error (may appear anywhere).")
 def main(debug: bool) -> None:
     """Simulate how a GPU overlaps a GEMM with the collective on its output.
 

@@ -22,7 +22,7 @@ CLOSED_PIPE = 141  # what a shell reports for a program whose reader went away
 
 
 RESUMED = frozenset({"run", "advise", "validate", "calibrate"})  # commands that keep what is finished
-GOES_ON = "interrupted; the same command goes on where this one ended"
+GOES_ON = "interrupted; run the same command again to resume"
 
 
 class ReaderGoneError(Exception):

@@ -1,4 +1,4 @@
-"""``t3sim advise``: which way of overlapping wins for the GEMMs of a layer, and why."""
+"""``t3sim advise``: the fastest overlap scheme for the GEMMs of a layer, and why."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def advise(
     phases: Path | None,
     no_figures: bool,
 ) -> None:
-    """Say which way of overlapping wins for each GEMM of TARGET, and why.
+    """Name the fastest overlap scheme for each GEMM of TARGET, and why.
 
     TARGET is a model, as a preset (T-NLG), a YAML file or the config.json of a checkpoint; or an experiment, whose
     GEMMs and machine are taken.  Few of the candidates are simulated: docs/users/advice.md says how they are chosen.

@@ -49,7 +49,7 @@ def calibrate(
     """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
 
     FOLDER holds measurements as `t3sim validate` reads them.  Writes NAME.yaml, a machine file in which each fitted
-    number says what it was fitted to and how far it can be moved, and calibration.csv with all of its points.  Use it
+    value states what it was fitted to and which values are as good, and calibration.csv with all of its points.  Use it
     with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate --machine
     path/NAME.yaml --calibration FILE`.
     """

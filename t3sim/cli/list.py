@@ -16,7 +16,7 @@ INDENT = "  "
 @click.command()
 @click.argument("kind", required=False)
 def list(kind: str | None) -> None:  # noqa: A001 - the name of the command
-    """Show what has a name: experiments, machines, strategies, policies, models; or only those of one KIND."""
+    """List experiments, machines, strategies, policies and models, or only those of one KIND."""
     from t3sim.errors import UsageError
     from t3sim.registry import unknown_name
 

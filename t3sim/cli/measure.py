@@ -19,12 +19,14 @@ from t3sim.registry import unknown_name
     help="Folder for one CSV file for each kind, and the provenance.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Few small points, to see whether everything works.")
-@click.option("--channels", default="", metavar="C,C", help="Channels to hold NCCL to, `auto` for its own choice.")
+@click.option(
+    "--channels", default="", metavar="C,C", help="Numbers of channels to force NCCL to; `auto`: its own choice."
+)
 @click.option(
     "--sessions", type=click.IntRange(1), default=1, show_default=True, metavar="N",
     help="Measure what needs NCCL N times, in new processes, and keep all samples: sessions differ.",
 )  # fmt: skip
-@click.option("--list", "show_list", is_flag=True, help="Say what can be measured.")
+@click.option("--list", "show_list", is_flag=True, help="List what can be measured.")
 def measure(
     kinds: tuple[str, ...],
     gpus: int | None,
@@ -36,7 +38,7 @@ def measure(
 ) -> None:
     """Measure the GPUs of this machine: all KINDs if none is named.
 
-    Needs CuPy (t3sim[cuda13] or t3sim[cuda12]) and, for collectives, NCCL. Nothing is set on the devices. On a node
+    Needs CuPy (t3sim[cuda13] or t3sim[cuda12]) and, for collectives, NCCL. No setting of a device is changed. On a node
     without t3sim's other libraries, `python -m t3sim.measure` does the same.
     """
     from t3sim.measure import program as measuring

@@ -36,7 +36,7 @@ _COLOURS = {"met": "green", "missed": "red", "not run": "yellow"}
 def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | None, has_figures: bool) -> None:
     """Write one HTML page about the results in each FOLDER, or in all result folders below it.
 
-    The page needs no network and no other file. Its exit code does not depend on what the targets say.
+    The page needs no network and no other file. The exit code does not depend on the targets.
     """
     from t3sim.analysis.folder import read_folder, result_folders
     from t3sim.analysis.report import figure_files, report_html

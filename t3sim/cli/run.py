@@ -58,7 +58,7 @@ def worker_options(command: F) -> F:
 )  # fmt: skip
 @trace_root_option
 @click.option("--no-figures", is_flag=True, help="Do not draw figures.")
-@click.option("--check", is_flag=True, help="Check every DRAM command and every invariant on the way.")
+@click.option("--check", is_flag=True, help="Check every DRAM command, and every invariant during the run.")
 @click.option("--data", is_flag=True, help="Carry real values and compare the results with NumPy's.")
 def run(
     file: str,
@@ -75,7 +75,7 @@ def run(
 ) -> None:
     """Simulate the experiment FILE; a sweep is just an experiment with a `sweep:` block.
 
-    The same command goes on where an earlier one ended, however it ended.
+    The same command resumes a run that was interrupted in whatever way.
     """
     from t3sim.advice.validated import extrapolations
     from t3sim.analysis.figures import check_figure_names, figures_of

@@ -126,7 +126,7 @@ def import_(
     "--access", type=click.Choice(["32", "64"]), default="64", show_default=True, help="Bytes of a DRAM access."
 )
 def show(file: Path, slots: int, access: str) -> None:
-    """Say in words what is in a trace."""
+    """Describe the content of a trace."""
     from t3sim.workload.tiling import ELEMENT_BYTES, expected_chunk_bytes, wavefront_grid
     from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
 

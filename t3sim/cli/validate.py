@@ -82,8 +82,8 @@ def validate(
     MEASUREMENTS are files, or folders of them: CSV as in validation/h200, or with few columns (collective,gpus,bytes,
     time_us or op,m,n,k,tp,time_us, with a strategy if you like); what nccl-tests prints, or writes with -J; traces of
     PyTorch's profiler.  Writes validation.csv (one line a point), tiles.csv.gz, winners.csv (of operators measured in
-    several ways, whether the simulation names the fastest) and a report, which begins with what was frozen before
-    (--predictions) and says what was assumed of the files.  The same command goes on where an earlier one ended.
+    several ways, whether the simulation names the fastest) and a report, which begins with frozen predictions
+    (--predictions) and lists what was assumed of the files.  The same command resumes an interrupted one.
     Exit code 6: finished, but some rows were refused or some points could not be simulated.
     """
     from t3sim.analysis.folder import VALIDATION_NAME

@@ -38,7 +38,7 @@ def workload() -> None:
 @click.option("--tp", type=click.IntRange(1), metavar="N", help="GPUs in the ring [default: those it names].")
 @click.option("--tokens", type=click.IntRange(1), metavar="N", help="Rows of every GEMM [default: those it names].")
 def show(what: str, tp: int | None, tokens: int | None) -> None:
-    """Print the GEMMs of one GPU before their all-reduce or behind an all-gather, and the other operators of a layer.
+    """Print the GEMMs of one GPU before their all-reduce or after an all-gather, and the other operators of a layer.
 
     EXPERIMENT|MODEL is an experiment file, the config.json of a Hugging Face model, a model file (.yaml) or a model of
     configs/model, such as T-NLG.  A model has a table for each group of like layers, with the element type that its
