@@ -43,7 +43,9 @@ STRATEGIES_PAGE, ACCURACY_PAGE, TUTORIAL_PAGE = "docs/strategies.md", "docs/accu
 NO_RESULT = frozenset({
     "GEMM of a sublayer alone", "RS of a sublayer alone", "the same GEMM alone", "the same RS alone",
     "slowdown of these SMs", "the same, all GPUs start at row 0", "ratio of these two", "mean time of a tile",
-    "mean main loop of a tile (fitted)", "mean stores of a tile", "drift of the SMs",
+    "mean main loop of a tile (fitted)", "mean stores of a tile", "drift of the SMs", "the same SMs alone",
+    "tile timeline, first start to last end", "GEMM in a green context",
+    "loads, stores of several below 1 MB", "AG, then GEMM",
 })  # fmt: skip
 # What docs/strategies.md shows every strategy on, and what some of them need besides.
 SHOWN: dict[str, Any] = {

@@ -267,7 +267,7 @@ def test_tour_names_functions_of_the_linked_files() -> None:
 def test_pages_stay_short() -> None:
     decisions = sorted((REPOSITORY / "docs" / "adr").glob("0*.md"))
     assert len(decisions) <= 20
-    limits = {path: 2048 for path in decisions}
+    limits = dict.fromkeys(decisions, 2048)
     limits |= {REPOSITORY / "README.md": 8192, REPOSITORY / "validation" / "DEVIATIONS.md": 15 << 10}
     limits |= {REPOSITORY / "validation" / "TRUST.md": 6 << 10, REPOSITORY / "validation" / "CALIBRATION.md": 4 << 10}
     assert {path.name: path.stat().st_size for path, limit in limits.items() if path.stat().st_size > limit} == {}
