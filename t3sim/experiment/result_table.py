@@ -12,7 +12,7 @@ from typing import Any
 
 from t3sim.errors import InputDataError
 from t3sim.files import parse_json, read_limited
-from t3sim.overlap import baselines
+from t3sim.overlap import baselines, bounds
 from t3sim.results.derive import derive
 from t3sim.results.digest import source_digest
 from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
@@ -67,7 +67,7 @@ class ResultTable:
     def compared(self) -> list[RunRecord]:
         """Return the finished rows in the order of the points, compared with those baselines that are there."""
         pairs = [(r, key) for r, key in zip(self.records, self._case_keys, strict=True) if r is not None]
-        return derive([record for record, _ in pairs], baselines(), [key for _, key in pairs])
+        return derive([record for record, _ in pairs], baselines(), [key for _, key in pairs], bounds())
 
 
 def replaced_results(folder: Path, points: Iterable[Mapping[str, Any]]) -> str:

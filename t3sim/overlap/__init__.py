@@ -10,6 +10,7 @@ from t3sim.overlap.interface import (
     Span,
     availability_of,
     baselines,
+    bounds,
     in_order,
     not_an_operator_of,
     overlap_strategies,
@@ -17,8 +18,8 @@ from t3sim.overlap.interface import (
 )
 
 __all__ = [
-    "GpuPhase", "OverlapStrategy", "Phase", "Span", "availability_of", "baselines", "in_order", "not_an_operator_of",
-    "overlap_strategies", "strategy",
+    "GpuPhase", "OverlapStrategy", "Phase", "Span", "availability_of", "baselines", "bounds", "in_order",
+    "not_an_operator_of", "overlap_strategies", "strategy",
 ]  # fmt: skip
 
 for _module in iter_modules(__path__):

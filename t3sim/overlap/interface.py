@@ -180,6 +180,11 @@ def baselines() -> set[str]:
     return {entry.name for entry in in_order() if entry.kind == "baseline"}
 
 
+def bounds() -> set[str]:
+    """Return the names of the strategies that are bounds on times, not designs."""
+    return {entry.name for entry in in_order() if entry.availability == "bound"}
+
+
 MEANINGS: dict[OperatorKind, str] = {
     "gemm-rs": "a GEMM, then the reduce-scatter of its output",
     "gemm-ar": "a GEMM, then the all-reduce of its output",

@@ -9,13 +9,15 @@ from collections import defaultdict
 from collections.abc import Container, Hashable, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 from t3sim.results.record import RunRecord
 
 
 def derive(
-    records: Sequence[RunRecord], baselines: Container[str], case_keys: Sequence[Hashable] | None = None
-) -> list[RunRecord]:
+    records: Sequence[RunRecord], baselines: Container[str], case_keys: Sequence[Hashable] | None = None,
+    bounds: Container[str] = (),
+) -> list[RunRecord]:  # fmt: skip
     """Return *records* with speedup, exposed communication and overlap efficiency filled in.
 
     Exposed communication is the time minus that of the GEMM alone (ECT in Flux), of the operator (GEMM and
@@ -23,7 +25,8 @@ def derive(
     strategy is one of *baselines*: same workload and machine, of the same mode where there is one.  *case_keys*, one
     per record, tell apart cases of which the columns say the same (a sweep over a machine value or a tiling; see
     ``digest.case_digest``).  What only overlapping depends on, such as an arbitration policy, is not part of a case.
-    Without a baseline, or with several that disagree, the comparison is left absent.
+    Without a baseline, or with several that disagree, the comparison is left absent.  So are the efficiencies of
+    *bounds*: they are times below which no design gets, with no communication that could be hidden.
     """
     workload_of = attrgetter("model", "sublayer", "layer", "tp", "m", "n", "k", "machine")
     keys = [None] * len(records) if case_keys is None else case_keys
@@ -32,7 +35,9 @@ def derive(
     for record, case in cases:
         if record.strategy in baselines and record.time_us is not None:
             candidates[case].append(record)
-    return [_compare(record, _baseline_for(record, candidates[case], baselines)) for record, case in cases]
+    compared = [_compare(record, _baseline_for(record, candidates[case], baselines)) for record, case in cases]
+    no_efficiency: dict[str, Any] = {"overlap_efficiency": None, "sublayer_overlap_efficiency": None}
+    return [replace(one, **no_efficiency) if one.strategy in bounds else one for one in compared]
 
 
 def _baseline_for(record: RunRecord, candidates: list[RunRecord], baselines: Container[str]) -> RunRecord | None:

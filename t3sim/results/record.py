@@ -28,50 +28,58 @@ class RunRecord:
     """
 
     model: str | None = _column("transformer model the shape comes from; absent for a bare GEMM or collective")
-    sublayer: str | None = _column("OP, FC-2, FC-1 or IP, with AG in front if A is gathered; absent for others")
+    sublayer: str | None = _column(
+        "OP, FC-2, FC-1, IP or QKV, after AG if A is gathered, after AR if the output is all-reduced; or absent"
+    )
     layer: str | None = _column("training or prompt: a whole transformer layer; absent for one sublayer")
     tp: int = _required("GPUs in the ring: the tensor-parallel degree")
     m: int | None = _column("output rows of the GEMM, in elements")
     n: int | None = _column("output columns of the GEMM, in elements")
-    k: int | None = _column("dot product length left to one GPU, in elements")
+    k: int | None = _column("reduction dimension (K) of the GEMM on one GPU, in elements")
     machine: str = _required("name of the machine")
     strategy: str = _required("overlap strategy")
     arbitration: str | None = _column("arbitration policy of the memory controllers")
     mca_threshold: str | None = _column("DRAM-queue occupancy limit in force: a number, or none for no limit")
-    mode: str = _required("mirrored (one GPU simulated for all) or explicit")
-    gemm_compute_units: int | None = _column("compute units that the GEMM has to itself; absent: all of them")
-    collective_compute_units: int | None = _column("compute units that the collective has; absent: all of them")
+    mode: str = _required("mirrored (one GPU represents all) or explicit (every GPU is simulated)")
+    gemm_compute_units: int | None = _column("compute units reserved for the GEMM; absent: all of them")
+    collective_compute_units: int | None = _column("compute units reserved for the collective; absent: all of them")
     time_us: float | None = _column("simulated time of the whole point, in microseconds")
     operator_us: float | None = _column(
-        "GEMM and reduce-scatter, no all-gather (absent if that runs beside them); of other operators all of them"
+        "GEMM and reduce-scatter without the all-gather (absent if they are concurrent); all phases of other operators"
     )
     gemm_us: float | None = _column("isolated GEMM on the compute units that it has, in microseconds")
     rs_us: float | None = _column("isolated reduce-scatter, in microseconds")
     ag_us: float | None = _column("all-gather, in microseconds")
     fused_us: float | None = _column("fused GEMM and reduce-scatter, or all-gather and GEMM, in microseconds")
-    others_us: float | None = _column("operators of a layer besides its sublayers, not simulated, in microseconds")
+    others_us: float | None = _column("other operators of a layer, estimated, in microseconds")
     speedup: float | None = _column("time of sequential over this time, same workload and machine")
     ect_us: float | None = _column("exposed communication of the operator: operator_us minus unsplit GEMM")
-    overlap_efficiency: float | None = _column("1 - ect_us / that of sequential; 1 is perfect, below 0 worse than none")
+    overlap_efficiency: float | None = _column(
+        "1 - ect_us / that of sequential: 1 if all of the collective is hidden, above 1 if the operator is faster than"
+        " the isolated GEMM, below 0 if it is slower than sequential; absent for bounds"
+    )
     sublayer_ect_us: float | None = _column("exposed communication with the all-gather: time minus GEMM and others_us")
-    sublayer_overlap_efficiency: float | None = _column("1 - sublayer_ect_us / that of sequential")
+    sublayer_overlap_efficiency: float | None = _column("1 - sublayer_ect_us / that of sequential; absent for bounds")
     dram_gemm_read_bytes: int | None = _column("DRAM bytes read for GEMM operands")
     dram_gemm_write_bytes: int | None = _column("DRAM bytes written or updated by the GEMM's stores")
     dram_rs_read_bytes: int | None = _column("DRAM bytes read by the reduce-scatter")
     dram_rs_write_bytes: int | None = _column("DRAM bytes written or updated by the reduce-scatter")
     dram_ag_read_bytes: int | None = _column("DRAM bytes read by the all-gather")
     dram_ag_write_bytes: int | None = _column("DRAM bytes written by the all-gather")
-    link_bytes: int | None = _column("bytes sent over the outgoing link")
+    link_bytes: int | None = _column(
+        "payload sent over the outgoing link, with the flags of protocols that send them inside the data (LL, LL128),"
+        " without packet headers, in every strategy; in bytes"
+    )
     l2_hit_rate: float | None = _column("L2 hits over L2 accesses, 0 to 1")
     tracker_peak_entries: int | None = _column("most tracker entries in use at a time")
-    tracker_stalls: int | None = _column("accesses held back because their tracker set was full")
+    tracker_stalls: int | None = _column("accesses stalled because their tracker set was full")
     dma_commands: int | None = _column("DMA commands triggered")
     mem_requests: int | None = _column("DRAM requests served")
     workgroup_spread: float | None = _column(
         "isolated GEMM: standard deviation over slots of the eighth tile's start, over the mean tile time"
     )
     workgroup_spread_fused: float | None = _column("the same in the fused run")
-    wall_s: float | None = _column("time its phases took to simulate on the host, shared ones too, in seconds")
+    wall_s: float | None = _column("host time to simulate its phases, shared ones included, in seconds")
     axes: Mapping[str, str] = field(default_factory=dict, hash=False)  # swept key without a column of its own -> text
 
     def __post_init__(self) -> None:

@@ -191,6 +191,14 @@ def test_columns_of_the_operator_are_those_of_flux() -> None:
         assert derive([base, one], BASELINES)[1].overlap_efficiency == efficiency
 
 
+def test_bounds_hide_nothing() -> None:
+    base = dataclasses.replace(BASE, operator_us=1200.0)
+    bound = dataclasses.replace(base, strategy="ideal-overlap", operator_us=700.0, time_us=1000.5)
+    _, one = derive([base, bound], BASELINES, bounds={"ideal-overlap"})
+    assert (one.speedup, one.ect_us) == (1500.5 / 1000.5, -100.0)
+    assert (one.overlap_efficiency, one.sublayer_overlap_efficiency) == (None, None)
+
+
 def test_without_a_reduce_scatter_nothing_can_be_hidden() -> None:
     """One GPU: no communication, and no share of it."""
     base = dataclasses.replace(BASE, tp=1, time_us=800.0, operator_us=800.0)
