@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
@@ -107,12 +108,67 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str | None:
     return folded[matches[0]] if matches else None
 
 
-def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> str:
-    """The message for a name that is not in a table: nearest spelling, then all known names."""
+# What people call something -> the names here that stand for it, by the kind of name.
+_STRATEGY_ALIASES = {
+    "nccl": ("sequential",), "baseline": ("sequential",), "none": ("sequential",), "serial": ("sequential",),
+    "streams": ("cu-split",), "two-streams": ("cu-split",), "concurrent": ("cu-split",),
+    "flux": ("flux-push", "flux-pull", "flux-ag"),
+    "te": ("te-p2p-rs", "te-pipelined-rs", "te-ring-ag"),
+    "transformer-engine": ("te-p2p-rs", "te-pipelined-rs", "te-ring-ag"),
+    "transformerengine": ("te-p2p-rs", "te-pipelined-rs", "te-ring-ag"),
+    "userbuffers": ("te-p2p-rs", "te-pipelined-rs", "te-ring-ag"),
+    "flashoverlap": ("wave-groups",), "flash-overlap": ("wave-groups",),
+    "thunderkittens": ("sm-specialised",), "comet": ("sm-specialised",), "sm-specialized": ("sm-specialised",),
+    "pytorch": ("async-tp", "async-tp-ag"), "torch": ("async-tp", "async-tp-ag"),
+    "dma": ("copy-engine-scatter",), "copy-engine": ("copy-engine-scatter",), "mca": ("t3-mca",),
+    "ideal": ("ideal-overlap", "ideal-rs-nmc"), "one-shot": ("distfuse",), "two-shot": ("distfuse",),
+}  # fmt: skip
+ALIASES: dict[str, dict[str, tuple[str, ...]]] = {
+    "strategy": _STRATEGY_ALIASES,
+    "sublayer": {
+        "mlp": ("FC-1", "FC-2"), "ffn": ("FC-1", "FC-2"), "up-proj": ("FC-1",), "gate-proj": ("FC-1",),
+        "gate-up-proj": ("FC-1",), "down-proj": ("FC-2",), "o-proj": ("OP",), "out-proj": ("OP",), "qkv-proj": ("QKV",),
+        "attention": ("OP", "QKV"), "attn": ("OP", "QKV"),
+    },
+    "arbitration policy": {"fcfs": ("round_robin",), "fr-fcfs": ("round_robin",), "rr": ("round_robin",)},
+}  # fmt: skip
+# What else helps where a name is unknown and no known one is near.
+ADVICE = {
+    "machine": "for another GPU, derive one: `machine: {preset: h200, name: NAME, ...}` with its values",
+    "model": "for a checkpoint, give the path of its config.json",
+}
+LISTED_BY = {  # kinds that `t3sim list` shows
+    "experiment": "experiments", "machine": "machines", "strategy": "strategies", "arbitration policy": "policies",
+    "model": "models",
+}  # fmt: skip
+MOST_LISTED = 12  # names in a message
+
+
+def _guesses(kind: str, name: str, known: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that *name* was probably meant to be: those it is an alias of, else the nearest spelling."""
+    spelled = name.lower().replace("_", "-").replace(" ", "-")
+    meant = tuple(one for one in ALIASES.get(kind, {}).get(spelled, ()) if one in known)
+    if meant:
+        return meant
     guess = nearest(name, known)
-    hint = f"; did you mean `{guess}`?" if guess else ""
-    listed = ", ".join(known) if known else "none"
-    return f"unknown {kind} `{name}`{hint} (known: {listed})"
+    # A product whose letters differ, like b200 and h200, is another product.
+    is_other_product = kind == "machine" and guess is not None and _letters(guess) != _letters(name)
+    return () if guess is None or is_other_product else (guess,)
+
+
+def _letters(name: str) -> str:
+    return "".join(takewhile(str.isalpha, name.lower()))
+
+
+def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> str:
+    """The message for a name that is not in a table: what it may have been meant to be, else the known names."""
+    guesses = _guesses(kind, name, known)
+    if guesses:
+        return f"unknown {kind} `{name}`; did you mean {' or '.join(f'`{one}`' for one in guesses)}?"
+    advice = f"; {ADVICE[kind]}" if kind in ADVICE else ""
+    if len(known) > MOST_LISTED and kind in LISTED_BY:
+        return f"unknown {kind} `{name}`{advice}; `t3sim list {LISTED_BY[kind]}` shows the known ones"
+    return f"unknown {kind} `{name}`{advice} (known: {', '.join(known) if known else 'none'})"
 
 
 class Registry(Generic[T]):

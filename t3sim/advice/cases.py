@@ -36,13 +36,18 @@ def numbers(text: str, option: str) -> list[int]:
         match = _RANGE.fullmatch(part.strip())
         if match:
             low, high = int(match[1]), int(match[2])
+            if low > high:
+                raise UsageError(f"{option} {text}: the range {low}..{high} is empty; did you mean {high}..{low}?")
             found += [low << i for i in range(64) if 0 < low << i <= high]
         elif part.strip().isdigit() and int(part):
             found.append(int(part))
         else:
-            raise UsageError(f"{option} {text}: needs numbers like 8, 4,8 or 512..4096 (each twice the one before)")
+            example = "8192, a list like 1024,2048, or a range like 512..4096 (512, 1024, 2048, 4096)"
+            raise UsageError(
+                f"{option} {text}: `{part.strip()}` is not a whole number above 0; write a number like {example}"
+            )
     if not found:
-        raise UsageError(f"{option} {text}: names no number")
+        raise UsageError(f"{option} {text}: a number must be above 0")
     return list(dict.fromkeys(found))
 
 

@@ -24,6 +24,10 @@ def list(kind: str | None) -> None:  # noqa: A001 - the name of the command
         "experiments": _experiments, "machines": _machines, "strategies": _strategies, "policies": _policies,
         "models": _models,
     }  # fmt: skip
+    if kind is not None:
+        singular = {"machine": "machines", "experiment": "experiments", "model": "models", "strategy": "strategies",
+                    "policy": "policies"}  # fmt: skip
+        kind = singular.get(kind, kind)
     if kind is not None and kind not in kinds:
         raise UsageError(unknown_name("kind", kind, [*kinds]))
     for title, entries in kinds.items():

@@ -66,13 +66,22 @@ def load_preset(
         return _load_shipped(configs_root(), kind, spelled)
     path = folder_of(named_at, folder) / name
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
-        raise _problem(named_at, key, f"no such file `{name}`, looked for at {path}")
+        raise _problem(named_at, key, no_such_file(kind, name, path))
     try:
         return annotated(load_yaml(path, str(path)))
     except ConfigError as error:
         if named_at is None or error.problems[0].line:
             raise
         raise _problem(named_at, key, f"`{name}` {error.problems[0].message}") from None  # the whole file
+
+
+def no_such_file(kind: str, name: str, path: Path) -> str:
+    """The message for a file that an experiment or an option names and that is not there."""
+    if "://" in name:
+        return f"`{name}` is a URL; nothing is downloaded: give the path of a local file"
+    if kind == "model" and not name.endswith((".yaml", ".yml", ".json")):
+        return f"no such file `{name}`; nothing is downloaded: give the path of the checkpoint's config.json"
+    return f"no such file `{name}`, searched at {path}"
 
 
 def folder_of(named_at: Position | None, folder: Path | None = None) -> Path:

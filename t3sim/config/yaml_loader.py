@@ -230,6 +230,26 @@ def _plain_scalar(text: str) -> Any:
 _FAST_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+# Of what the parsers of PyYAML and libyaml say -> what is wrong, in the words of a file.
+_CAUSES = (
+    ("',' or '}'", "a `,` or the closing `}` is missing before this"),
+    ("',' or ']'", "a `,` or the closing `]` is missing before this"),
+    ("flow node", "a bracket or a brace is not closed"),
+    ("quoted scalar", "a quote is not closed"),
+    ("mapping values are not allowed", "a second `:` in one line; put the text in quotes, or the key on its own line"),
+    ("expected ':'", "a `:` is missing after this key"),
+    ("expected <block end>", "this line is not indented like the others of its block"),
+    ("expected key", "this line is not indented like the others of its block"),
+    ("cannot start any token", "a value cannot start with this character; put it in quotes"),
+    ("expected <document start>", "there is more than one value at the top of the file"),
+)  # fmt: skip
+
+
+def _cause_in_words(cause: str) -> str:
+    """Return what a parser says about bad YAML in the words of a file; its own words if they are of another kind."""
+    return next((words for part, words in _CAUSES if part in cause), cause.replace("stream", "file"))
+
+
 class _Reader:
     """Builds nodes from the event stream of one document, within the limits."""
 
@@ -249,7 +269,7 @@ class _Reader:
             mark = error.problem_mark or error.context_mark
             cause = " ".join(filter(None, (error.context, error.problem)))
             place = (mark.line + 1, mark.column + 1) if mark else ()
-            raise _fail(self.name, f"not valid YAML: {cause}", *place) from None
+            raise _fail(self.name, f"not valid YAML: {_cause_in_words(cause)}", *place) from None
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise _fail(self.name, f"not valid YAML: {str(error).splitlines()[0]}") from None
 

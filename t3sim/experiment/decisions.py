@@ -2,7 +2,7 @@
 
 Either is a name, or a mapping of a name and of parameters that the strategy or the policy declares.
 
-- A parameter of another strategy of the experiment has no effect on this one, so that a sweep can have both.
+- A parameter of another strategy or policy of the experiment has no effect on this one, so that a sweep can have both.
 - A named policy goes to the strategies that take it; the others keep the policy that they declare.
 - Parameters without a policy go to each declared policy that has them: ``arbitration: {threshold: 10}``.
 
@@ -58,15 +58,18 @@ class Decisions:
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self._known: list[str] = []  # strategies
+        self._policies: list[str] = []  # that the experiment names
         self._run: list[OverlapStrategy] = []  # of the whole experiment, also those that an override pinned away
 
     def note_experiment(self, root: Node, axes: Iterable[Axis], *, has_plugins: bool) -> None:
         """Note which strategies there are, and which of them the experiment runs."""
         self._known = [entry.name for entry in in_order() if has_plugins or not is_of_a_user(home_of(entry.plan)[0])]
-        written = [node for axis in axes if axis.key in (STRATEGY, f"{STRATEGY}.name") for node in axis.values]
-        named = [_parts(node, STRATEGY)[0] for node in filter(None, (*written, root.get(STRATEGY)))]
-        names = dict.fromkeys(spelled_as(str(node.value), self._known) for node in named if node is not None)
-        self._run = [overlap_strategies.get(name) for name in names if name in self._known]
+        axes = list(axes)
+        strategies = [spelled_as(name, self._known) for name in _named(root, axes, STRATEGY)]
+        policies = arbitration_policies.names()
+        self._run = [overlap_strategies.get(name) for name in strategies if name in self._known]
+        self._policies = [spelled_as(name, policies) for name in _named(root, axes, ARBITRATION)]
+        self._policies = [name for name in self._policies if name in policies]
 
     def strategy(self, tree: Node) -> Choice | None:
         """Return the strategy of a point, or None if it has problems."""
@@ -97,7 +100,9 @@ class Decisions:
                 return None
             self._refuse_unused(policy, named)
             declared = arbitration_policies.get(policy).parameters
-            choice = self._choice(ARBITRATION, policy, declared, params, named, tree)
+            for_others = {name for other in self._policies for name in arbitration_policies.get(other).parameters}
+            own = {key: child for key, child in params.items() if key in declared or key not in for_others}
+            choice = self._choice(ARBITRATION, policy, declared, own, named, tree)
             if choice is None or (chosen is not None and chosen.takes(policy)):
                 return choice
         elif node is not None and node.is_mapping and not params:
@@ -109,6 +114,11 @@ class Decisions:
             for name, child in params.items():
                 if self._run and name not in used:
                     message = f"no strategy of the experiment declares a policy with the parameter `{name}`"
+                    every = {
+                        one for policy in arbitration_policies for one in arbitration_policies.get(policy).parameters
+                    }
+                    if name not in every:
+                        message = unknown_name("parameter of an arbitration policy", name, sorted(used or every))
                     self.problems.add(child, f"arbitration.{name}", message, at_key=True)
         if chosen is None or chosen.arbitration is None:
             return None
@@ -168,6 +178,14 @@ class Decisions:
         if len(self.problems) > before:
             return None
         return Choice(key, name, declared, values, at, params)
+
+
+def _named(root: Node, axes: Iterable[Axis], key: str) -> list[str]:
+    """Return the names that an experiment and its axes give for a decision, each once."""
+    keys = (key, f"{key}.{NAME_KEYS[key]}")
+    written = [node for axis in axes if axis.key in keys for node in axis.values]
+    nodes = [_parts(node, key)[0] for node in filter(None, (*written, root.get(key)))]
+    return list(dict.fromkeys(str(node.value) for node in nodes if node is not None))
 
 
 def _parts(node: Node, key: str) -> tuple[Node | None, dict[str, Node]]:

@@ -25,6 +25,6 @@ def experiment_file(name: str | os.PathLike[str]) -> Path:
         return path
     known = shipped_experiments()
     if path.name not in known:
-        message = f"no such file, and {unknown_name('experiment', path.name, list(known))}"
+        message = f"no such file; {unknown_name('experiment', path.name, list(known))}"
         raise ConfigError(Problem(path.name, 0, 0, "", message))
     return known[path.name]

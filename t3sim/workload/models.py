@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t3sim.config.experiment import AttentionKind, ModelSpec
-from t3sim.config.presets import folder_of, load_preset, preset_names, without
+from t3sim.config.presets import folder_of, load_preset, no_such_file, preset_names, without
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError
@@ -86,7 +86,7 @@ def _from_hf_config(name: str, named_at: Position | None, key: str, folder: Path
     except ConfigError:
         if os.path.exists(path) or named_at is None:  # noqa: PTH110 - Path.exists raises for a name that is too long
             raise
-        raise ConfigError(named_at.problem(key, f"no such file `{name}`, looked for at {path}")) from None
+        raise ConfigError(named_at.problem(key, no_such_file("model", name, path))) from None
     called = Path(name).parent.name if Path(name).name == "config.json" else Path(name).stem
     called = "".join(c if c.isprintable() else "_" for c in called) or "config"
     every = [ModelSpec(name=called, tokens=1, **fields) for fields in model.groups]

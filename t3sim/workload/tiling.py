@@ -372,7 +372,7 @@ def shape_findings(gemm: GemmShape, tiling: TilingSpec, tp: int) -> list[Finding
             return [("gemm", f"m {m}, n {n}, k {k}: the {name} has more than {format_bytes(MAX_MATRIX_BYTES)}")]
     findings = chunk_findings(gemm, tiling, tp)
     if tp > m and not (findings and findings[0][0] == "gemm"):
-        return [("tp", f"is {tp}, more than the {m} rows of the output")]
+        return [("tp", f"is {tp}, but the output has {m} row{'s' * (m != 1)} (tokens): each GPU needs at least one")]
     return findings
 
 

@@ -128,8 +128,9 @@ def test_the_same_again_simulates_nothing(answer: tuple[Path, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("T-NLG", "--tokens", "1..x"), "--tokens 1..x: needs numbers like 8, 4,8 or 512..4096"),
-        (("T-NLG", "--tp", "0"), "--tp 0: needs numbers"),
+        (("T-NLG", "--tokens", "1..x"), "--tokens 1..x: `1..x` is not a whole number"),
+        (("T-NLG", "--tp", "0"), "--tp 0: `0` is not"),
+        (("T-NLG", "--tokens", "8192..4096"), "did you mean 4096..8192?"),
         (("T-NLG", "--tp", "3"), "is not divisible by tp (3)"),
         (("T-NLGG",), "t3sim: TARGET: unknown model `T-NLGG`"),
         (("T-NLG", "--machine", "h20"), "t3sim: --machine: unknown machine `h20`; did you mean `h200`?"),

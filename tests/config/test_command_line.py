@@ -70,12 +70,7 @@ def test_check_takes_explicit_mode_for_a_ring(t3sim, tmp_path):
 def test_problems_go_to_stderr_with_code_2(t3sim):
     result = t3sim("config", "check", "good.yaml", "-s", "strategy=t4")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == (
-        "-s strategy=t4: strategy: unknown strategy `t4`; did you mean `t3`? "
-        "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, published-overlap, published-rs-nmc,"
-        " isolated-cu-split, flux-push, copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups,"
-        " sm-specialised, flux-pull, distfuse, flux-ag, async-tp-ag, te-ring-ag)\n"
-    )
+    assert result.stderr == "-s strategy=t4: strategy: unknown strategy `t4`; did you mean `t3`?\n"
 
 
 def test_at_most_ten_lines(t3sim, tmp_path):

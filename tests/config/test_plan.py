@@ -104,11 +104,7 @@ class TestOverrides:
             ("name.x=1", "-s name.x=1: name.x: `name` is a text, it has no keys"),
             (
                 "machine=t3-15",
-                (
-                    "-s machine=t3-15: machine: unknown machine `t3-15`; did you mean `t3-150`? "
-                    "(known: a100, a100-40g, h100, h200, mi355x, t3-150, t3-150-2x, t3-75, t3-accel-sim,"
-                    " t3-accel-sim-2x, t3-tiny)"
-                ),
+                "-s machine=t3-15: machine: unknown machine `t3-15`; did you mean `t3-150`?",
             ),
             (
                 "mode=017",
@@ -235,11 +231,11 @@ BAD_VALUES = [
     ("workload={model: T-NLG, sublayer: FC-2}", "workload: `workload.tp` is missing: the number of GPUs"),
     (
         "workload.model=TNLH",
-        "workload.model: unknown model `TNLH`; did you mean `T-NLG`? (known: GPT-3, MT-NLG, Mega-GPT-2, PALM, T-NLG)",
+        "workload.model: unknown model `TNLH`; did you mean `T-NLG`?",
     ),
     (
         "workload.sublayer=FC2",
-        "workload.sublayer: unknown sublayer `FC2`; did you mean `FC-2`? (known: OP, FC-2, FC-1, IP)",
+        "workload.sublayer: unknown sublayer `FC2`; did you mean `FC-2`?",
     ),
     (
         "workload={collective: {op: reduce-scatter, size: 96 MiB, gpus: 4}}",
@@ -251,13 +247,7 @@ BAD_VALUES = [
     ),
     (
         "strategy=t3mcb",
-        (
-            "strategy: unknown strategy `t3mcb`; did you mean `t3-mca`? "
-            "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
-            "published-overlap, published-rs-nmc, isolated-cu-split, flux-push, "
-            "copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups, "
-            "sm-specialised, flux-pull, distfuse, flux-ag, async-tp-ag, te-ring-ag)"
-        ),
+        "strategy: unknown strategy `t3mcb`; did you mean `t3-mca`?",
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),
     ("mode=explicit", None),

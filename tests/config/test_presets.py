@@ -7,7 +7,10 @@ from t3sim.config.experiment import ModelSpec
 from t3sim.config.resolve import resolve_machine, resolve_operators, resolve_tiling
 from t3sim.config.yaml_loader import Node, Position, load_yaml
 from t3sim.errors import ConfigError
+from t3sim.overlap import in_order
+from t3sim.registry import unknown_name
 from t3sim.workload.models import named_model
+from t3sim.workload.sublayers import SUBLAYERS
 
 FILES = sorted(presets.configs_root().rglob("*.yaml"))
 PLACE = Position("test.yaml", 1, 1)
@@ -111,13 +114,38 @@ def test_operators():
     assert changed == shares.model_copy(update={"norm": 0.8})
 
 
-def test_unknown_preset_lists_the_known_ones():
-    with pytest.raises(ConfigError) as error:
-        presets.load_preset("link", "ring-15", PLACE, "machine.link")
-    assert str(error.value) == (
-        "test.yaml:1:1: machine.link: unknown link `ring-15`; did you mean `ring-150`? "
-        "(known: nvlink4-switch, ring-150, ring-75, ring-tiny)"
-    )
+def test_unknown_preset_names_the_nearest_or_the_known_ones():
+    for name, said in (("ring-15", "did you mean `ring-150`?"), ("pcie", "(known: nvlink4-switch, ring-150")):
+        with pytest.raises(ConfigError) as error:
+            presets.load_preset("link", name, PLACE, "machine.link")
+        assert str(error.value).startswith(f"test.yaml:1:1: machine.link: unknown link `{name}`")
+        assert said in str(error.value)
+
+
+ALIASES = {
+    ("strategy", "NCCL"): "sequential",
+    ("strategy", "flux"): "flux-push` or `flux-pull",
+    ("strategy", "TE"): "te-p2p-rs",
+    ("sublayer", "MLP"): "FC-1` or `FC-2",
+    ("sublayer", "down_proj"): "FC-2",
+    ("machine", "t3-15"): "t3-150",
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), ALIASES)
+def test_what_people_call_it_is_understood(kind, name):
+    known = {
+        "strategy": [entry.name for entry in in_order()],
+        "sublayer": [*SUBLAYERS],
+        "machine": presets.preset_names("machine"),
+    }[kind]
+    assert f"did you mean `{ALIASES[kind, name]}`" in unknown_name(kind, name, known)
+
+
+def test_another_product_is_not_guessed():
+    said = unknown_name("machine", "b200", presets.preset_names("machine"))
+    assert "did you mean" not in said
+    assert "derive" in said
 
 
 def test_a_preset_of_the_user(tmp_path):

@@ -74,17 +74,17 @@ CASES = [
     case(
         "F-A1 malformed",
         "name: [\n",
-        "e.yaml:2:1: '<stream",
+        "e.yaml:2:1: closed",
     ),
     case(
         "F-A1 unclosed quote",
         'name: "e\n',
-        "e.yaml:2:1: unexpected",
+        "e.yaml:2:1: closed",
     ),
     case(
         "F-A1 colon in a value",
         "name: a: b\n",
-        "e.yaml:1:8: allowed",
+        "e.yaml:1:8: quotes",
     ),
     case(
         "F-A1 tab",
