@@ -1079,7 +1079,6 @@ CASES = [
     case(
         "F-A13 config with all its problems",
         workload("{model: bad.json, sublayer: OP, tokens: 512, tp: 2}"),
-        "bad.json: num_experts: modelled",
         "bad.json: hidden_size: `4096`",
         "bad.json: num_attention_heads: missing",
     ),
