@@ -61,6 +61,27 @@ def test_a_bias_and_a_batch_of_one_are_gemms() -> None:
     assert [tuple(values[name] for name in "mnk") for _, _, values in found.rows] == [(32, 64, 16), (32, 8, 16)]
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes", "shape"),
+    [
+        ("aten::linear", [[4, 8, 16], [64, 16], [64]], (32, 64, 16)),  # the weight has a row for each output
+        ("aten::matmul", [[4, 8, 16], [16, 64]], (32, 64, 16)),
+        ("aten::baddbmm", [[1, 32, 64], [1, 32, 16], [1, 16, 64]], (32, 64, 16)),
+        ("aten::_addmm_activation", [[64], [32, 16], [16, 64]], (32, 64, 16)),
+    ],
+)
+def test_operators_that_multiply(name: str, shapes: list[list[int]], shape: tuple[int, ...]) -> None:
+    found = read(operator(1, name, shapes, HALF[:1] * len(shapes)), kernel(1, 10, 5))
+    assert [tuple(values[key] for key in "mnk") for _, _, values in found.rows] == [shape]
+
+
+def test_a_kernel_that_says_tree_was_no_ring() -> None:
+    tree = kernel(1, 10, 5, **{**GATHER, "Collective name": "allreduce", "Out msg nelems": 1 << 18})
+    tree["name"] = "ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(ncclDevKernelArgsStorage<4096ul>)"
+    [(_, _, values)] = read(tree).rows
+    assert values["nccl_algo"] == "Tree"
+
+
 def test_what_a_collective_was_may_stand_with_its_operator() -> None:
     args = {**GATHER, "Collective name": "allreduce", "Out msg nelems": 1 << 18, "dtype": "Float"}
     found = read(operator(1, "record_param_comms", [], [], **args), kernel(1, 10, 5))
@@ -82,6 +103,15 @@ def test_what_a_collective_was_may_stand_with_its_operator() -> None:
         ([kernel(1, 1, 1, **{**GATHER, "dtype": "Quant"})], "elements of type Quant"),
         ([kernel(1, 1, 1, **{**GATHER, "Group size": None})], "`Group size` must be a number above 0"),
         ([*matmul(1, 100, 0)], "of no duration"),
+        (
+            [operator(1, "aten::_grouped_mm", [[8, 4], [2, 4, 4]], HALF), kernel(1, 1, 1)],
+            "grouped GEMM (aten::_grouped",
+        ),
+        ([operator(1, "aten::mm", [[4, 4]] * 2, ["c10::Float8_e4m3fn"] * 2), kernel(1, 1, 1)], "GEMM of FP8"),
+        ([*matmul(1, 1, 1)[:1], kernel(1, 1, 1, **{"graph node id": 7})], "launched by a CUDA graph"),
+        ([{**kernel(1, 1, 1), "name": "ncclDevKernel_AllGather_RING_LL"}], "of NCCL, without `Collective name`"),
+        ([operator(1, "aten::mm", [[4, 4]] * 2, HALF)], "no kernel ran on a GPU"),
+        ([kernel(1, 1, 1), kernel(2, 3, 1)], "left out: 2 kernels: no GEMM or collective that is known: k (2)"),
     ],
 )
 def test_what_is_left_out_is_counted(events: list[dict[str, Any]], why: str) -> None:
