@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = "h200"
 MAX_FAILURES_SHOWN = 5
+MAX_SENTENCES = 10  # at the head, of each sort
 MAX_REFUSED_KEPT = 100
 
 
@@ -226,8 +227,8 @@ def say_what_is_assumed(assumed: Sequence[str], refused: Sequence[str], points: 
     for title, sentences, is_error in (
         ("assumed", first, False), ("not simulated", not_simulated, False), ("refused", refused, True)
     ):  # fmt: skip
-        n_more = len(sentences) - MAX_FAILURES_SHOWN
-        shown = [*sentences[:MAX_FAILURES_SHOWN], *([f"... and {n_more} more"] if n_more > 0 else [])]
+        n_more = len(sentences) - MAX_SENTENCES
+        shown = [*sentences[:MAX_SENTENCES], *([f"... and {n_more} more"] if n_more > 0 else [])]
         for sentence in shown:
             echo(*wrap(sentence, WIDTH, initial_indent=f"{title:13} ", subsequent_indent=" " * 14), err=is_error)
 
