@@ -127,8 +127,8 @@ class Answer:
         if self.bound_us is not None:
             found.append(f"No design takes less than {_us(self.bound_us)}.")
         if self.changes:
-            changes = ", ".join(f"{circumstance}: {name}" for circumstance, name in self.changes.items())
-            found.append(f"Another would win (outlines only) with {changes}.")
+            changes = ", ".join(f"with {circumstance} {name}" for circumstance, name in self.changes.items())
+            found.append(f"Another scheme would win (estimates): {changes}.")
         if self.outside:
             found.append(f"Not validated: {self.outside}. Differences below {WITHOUT:.0%} are called ties.")
         return [*found, *self._of_refused()]

@@ -80,4 +80,4 @@ def extrapolations(runs: Sequence[RunSpec]) -> Iterator[str]:
         reasons = [machine.reasons(run) for run in of_machine]
         if n := sum(map(bool, reasons)):
             listed = ", ".join(dict.fromkeys(chain.from_iterable(reasons)))
-            yield f"{name}: {n} of {len(of_machine)} points lie outside of what it was compared with: {listed}"
+            yield f"{name}: {n} of {len(of_machine)} points are outside the validated range: {listed}"

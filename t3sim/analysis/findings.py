@@ -158,7 +158,7 @@ def _nothing_overlapped(rows: Sequence[Row]) -> list[str]:
     shares = sorted((row["time_us"] - row["gemm_us"] - (row["others_us"] or 0.0)) / row["time_us"] for row in whole)
     if not shares:
         return []
-    return [f"Communication that nothing hides is {_range((shares[0], shares[-1]))} of the time."]
+    return [f"Exposed communication: {_range((shares[0], shares[-1]))} of the time."]
 
 
 def _range(shares: Iterable[float]) -> str:

@@ -126,6 +126,6 @@ def winner_sentences(cases: Sequence[Case]) -> Iterator[str]:
         yield f"No operator was measured in several ways that differ; {ties}."
     losses = [case.loss for case in cases]
     yield (
-        f"What it names takes {sum(losses) / len(losses):.1%} longer than the fastest way in the mean of all"
-        f" {len(cases)}, at most {max(losses):.1%}."
+        f"Its picks are {sum(losses) / len(losses):.1%} slower than the fastest on average over {len(cases)} operators,"
+        f" {max(losses):.1%} at most."
     )

@@ -12,7 +12,7 @@ from t3sim.experiment.plan import load_experiment
 TEXT = "name: e\nmachine: h200\nworkload: {gemm: {m: 8192, n: 1024, k: 512}, tp: 4}\nstrategy: sequential\n"
 MEASURED = "(measured: 2 and 4)"
 CHANGED = "values of the machine were changed"
-OUTSIDE = "points lie outside of what it was compared with"
+OUTSIDE = "points are outside the validated range"
 
 
 @pytest.mark.parametrize(

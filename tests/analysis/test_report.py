@@ -121,7 +121,7 @@ def test_a_takeaway_names_what_cannot_be_bought_and_what_can(tmp_path: Path) -> 
         "No design gains on sequential."
     ]
     alone = takeaway(read_folder(write_folder(tmp_path / "alone", [SEQUENTIAL])))
-    assert alone == ["Communication that nothing hides is 50 % of the time."]
+    assert alone == ["Exposed communication: 50 % of the time."]
     assert takeaway(read_folder(write_folder(tmp_path / "none", [T3]))) == []
 
 

@@ -86,7 +86,7 @@ def test_operators_of_two_sources_are_two_cases(tmp_path: Path) -> None:
 def test_sentences_count_what_is_right(tmp_path: Path) -> None:
     share, loss = winner_sentences(cases(tmp_path, TWO_SOURCES))
     assert "1 of 2 operators measured in several ways (50%); 0 more are ties within 3%" in share
-    assert "5.6% longer than the fastest way in the mean of all 2, at most 11.1%" in loss
+    assert "5.6% slower than the fastest on average over 2 operators, 11.1% at most" in loss
     assert not [*winner_sentences([])]
 
 

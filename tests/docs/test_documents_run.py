@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from t3sim.analysis.validation import read_validation
 from t3sim.checks.dram.rules import RULES
 from t3sim.cli import main
 from t3sim.errors import home_of, is_of_a_user
@@ -22,6 +23,7 @@ from t3sim.observe.waits import REASONS
 from t3sim.overlap import in_order
 from t3sim.program.parts import reduce_scatter_part
 from tests.analysis.folders import SEQUENTIAL, T3, write_folder
+from tests.analysis.test_validation import POINTS, write_tables
 from tests.conftest import REPOSITORY
 from tests.harness.sublayers import ObservedParts
 
@@ -272,3 +274,11 @@ def test_pages_stay_short() -> None:
     limits |= {REPOSITORY / "validation" / "TRUST.md": 6 << 10, REPOSITORY / "validation" / "CALIBRATION.md": 4 << 10}
     assert {path.name: path.stat().st_size for path, limit in limits.items() if path.stat().st_size > limit} == {}
     assert len((REPOSITORY / "docs" / "accuracy.md").read_text(encoding="utf-8").splitlines()) <= 80
+
+
+def test_accuracy_table_gives_held_out_points_apart(tmp_path: Path) -> None:
+    points = [{**point, "held_out": "true" if point["line"] == 3 else "false"} for point in POINTS]
+    refresh = runpy.run_path(str(REPOSITORY / "docs" / "refresh.py"))
+    shown = refresh["accuracy_table"](read_validation(write_tables(tmp_path, points)).points)
+    rows = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ") for line in shown.splitlines()}
+    assert rows["collectives from 16 MB"][1:] == ["3", "4.7 %", "5.0 %", "+1.3 %", "1", "5.0 %"]
