@@ -408,10 +408,13 @@ class TableBuilder:
             kernel = spec.collective_kernel
             operation.max_lines = kernel.max_outstanding_lines
             operation.l1_granules = self._l1_granules(of.lds)
-            if kernel.wavefront_lines is not None and of.flags == (1, 1) and of.bandwidth is None:
-                operation.max_lines *= max(int(of.steps["n_operands"].max(initial=0)), 1)
-                operation.n_wavefronts, operation.wavefront_lines = kernel.n_wavefronts, kernel.wavefront_lines
-                operation.sum_rounds, operation.n_simds = kernel.sum_rounds, spec.compute_unit.n_simds
+            wavefronts, sum_rounds = of.wavefronts, 1
+            if wavefronts is None and kernel.wavefront_lines is not None and of.flags == (1, 1) and of.bandwidth is None:
+                wavefronts, sum_rounds = (kernel.n_wavefronts, kernel.wavefront_lines), kernel.sum_rounds
+            if wavefronts is not None:
+                operation.n_wavefronts, operation.wavefront_lines = wavefronts
+                operation.max_lines = math.prod(wavefronts) * max(int(of.steps["n_operands"].max(initial=0)), 1)
+                operation.sum_rounds, operation.n_simds = sum_rounds, spec.compute_unit.n_simds
                 operation.wide_load_ticks = spec.compute_unit.wide_load_latency * self.ticks.period(spec.compute_clock)
             operation.load_ticks, operation.store_ticks, operation.header_ticks = issue_ticks(self.machine, self.ticks)
             if of.bandwidth is not None:
