@@ -150,6 +150,11 @@ class ComputeUnitSpec(Spec):
         description="Time to increment a completion counter after the stores of a tile: a fence and the round trip of "
         "the atomic.",
     )
+    flag_latency: Latency = Field(
+        0,
+        description="Time from the arrival of a flag to the first instruction of the workgroup that polls for it, in "
+        "all-reduce kernels that load directly from other GPUs.",
+    )
     store_queue: Annotated[Bytes, AtMost(1 << 20)] | None = Field(
         None,
         description="Capacity of the queue for remote stores that wait for space in the egress buffer; later GEMM loads"
@@ -407,6 +412,11 @@ class GpuSpec(Spec):
     )
     host: HostSpec | None = Field(
         None, description="Costs of the software that drives the GPU. If omitted, only `kernel_launch` applies."
+    )
+    compute_capability: str | None = Field(
+        None,
+        description="Compute capability of an NVIDIA GPU, by which libraries choose among their kernels. If omitted, "
+        "they take their defaults.",
     )
     compute_unit_groups: tuple[NumberList, ...] = Field(
         (),

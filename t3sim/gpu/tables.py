@@ -405,11 +405,17 @@ class TableBuilder:
             units = self._units(of, operation)
             operation.startup_ticks = self.ticks.from_ps(of.startup)
             operation.slice_overhead_ticks = self.ticks.from_ps(of.step_overhead)
+            operation.wake_ticks = self.ticks.from_ps(of.wake)
             kernel = spec.collective_kernel
             operation.max_lines = kernel.max_outstanding_lines
             operation.l1_granules = self._l1_granules(of.lds)
             wavefronts, sum_rounds = of.wavefronts, 1
-            if wavefronts is None and kernel.wavefront_lines is not None and of.flags == (1, 1) and of.bandwidth is None:
+            if (
+                wavefronts is None
+                and kernel.wavefront_lines is not None
+                and of.flags == (1, 1)
+                and of.bandwidth is None
+            ):
                 wavefronts, sum_rounds = (kernel.n_wavefronts, kernel.wavefront_lines), kernel.sum_rounds
             if wavefronts is not None:
                 operation.n_wavefronts, operation.wavefront_lines = wavefronts
@@ -428,7 +434,7 @@ class TableBuilder:
         unit = spec.n_compute_units + of.engine
         operation.first_unit, operation.end_unit, operation.priority = unit, unit + 1, of.priority
         operation.startup_ticks = self.ticks.from_ps(engines.startup)
-        operation.slice_overhead_ticks = self.ticks.from_ps(engines.between_commands(of.steps))
+        operation.slice_overhead_ticks = operation.wake_ticks = self.ticks.from_ps(engines.between_commands(of.steps))
         operation.max_lines, operation.l1_granules = engines.max_outstanding_lines, codes.NEVER
         bandwidth = min(engines.bandwidth, of.bandwidth or engines.bandwidth)
         operation.load_ticks = -(-spec.l2.line * self.ticks.hz // bandwidth)

@@ -1,155 +1,161 @@
 """All-reduces by direct loads: one-shot and two-shot kernels over memory that all GPUs of a host can address.
 
-*One-shot*: every GPU loads the whole array from all GPUs and adds it up.  *Two-shot*: every GPU adds up its own chunk,
-and the sums are exchanged: stored at all others (*push*), or loaded by them from a scratch buffer (*pull*).  A barrier
-before the first load says that the inputs of all GPUs are complete; one after the last access says that they may be
-overwritten.  A barrier is a flag that each workgroup stores at every other GPU, and a wait for theirs.
+*One-shot*: each GPU loads the whole array from all GPUs and adds it up.  *Two-shot*: each GPU adds up its own chunk;
+then the sums are exchanged: each GPU stores its own at all others (*push*), or loads those of the others (*pull*).  A
+barrier before the first load says that the inputs of all GPUs are complete, another one that the sums are, or that
+inputs may be overwritten.  A barrier is a flag that each workgroup stores at every other GPU, and polls for.
 
-Sources: PyTorch 2.11, ``CUDASymmetricMemoryOps.cu`` (one-shot, two-shot push); vLLM, ``custom_all_reduce.cuh``
-(one-shot, two-shot pull).  Leaves out: the cost of a fence before a flag; that flags share lines.
+Leaves out: that flags of several GPUs share a line; loads of a thread's next round before the stores of this one.  In a
+two-shot push the sums are read back from memory before they are sent to other GPUs; the real kernel has them in
+registers.
 Pinned by ``tests/collective/test_direct.py``.
 """
 
-from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal
 
-import numpy as np
-
+from t3sim.collective.direct import THREAD_BYTES, DirectKernel
 from t3sim.program.kernels import program
-from t3sim.program.operations import NONE, STEP, STORE, Content, Memory, Moves, Program, table
+from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, table
 from t3sim.program.operator import Operator
 
-THREAD_BYTES = 16  # a load or store of a thread
 WARP = 32  # threads
 
-
-@dataclass(frozen=True)
-class DirectKernel:
-    """A kernel of a library: its algorithm and its launch limits."""
-
-    algorithm: Literal["one-shot", "two-shot push", "two-shot pull"]
-    max_workgroups: int
-    threads: int  # of a workgroup; each loads 16 B from every GPU at a time
-
-    def n_workgroups(self, n_bytes: int) -> int:
-        """Return the workgroups for a GPU that reduces *n_bytes*: one for each round of its threads, up to the limit."""
-        return max(min(-(-n_bytes // (self.threads * THREAD_BYTES)), self.max_workgroups), 1)
+Step = dict[str, int]
 
 
-Steps = list[dict[str, int]]
+class _Steps:
+    """The steps of a kernel in the making: a column for each workgroup."""
 
-
-class _Kernel:
-    """The steps of one all-reduce kernel, a column for each workgroup, and the places it uses."""
-
-    def __init__(self, op: Operator, memory: Memory, n_workgroups: int) -> None:
-        self.op, self.n, self.c, self.n_workgroups = op, op.n, op.chunk_granules, n_workgroups
-        self.memory = memory
-        self.data = memory.buffer("data", op.n * self.c)
-        self.columns: list[Steps] = [[] for _ in range(n_workgroups)]
+    def __init__(self, op: Operator, memory: Memory, kernel: DirectKernel, n_workgroups: int) -> None:
+        self.op, self.memory, self.kernel, self.n_workgroups = op, memory, kernel, n_workgroups
+        self.columns: list[list[Step]] = [[] for _ in range(n_workgroups)]
 
     def share(self, n_granules: int, workgroup: int) -> tuple[int, int]:
         """Return the part of *n_granules* that a workgroup has: first granule and length, in whole lines."""
-        n_lines = -(-n_granules // self.op.line)
-        first, stop = (n_lines * w // self.n_workgroups * self.op.line for w in (workgroup, workgroup + 1))
-        return min(first, n_granules), min(stop, n_granules) - min(first, n_granules)
+        line, n = self.op.line, self.n_workgroups
+        each = -(-n_granules // (line * n)) * line
+        first = min(workgroup * each, n_granules)
+        return first, min(each, n_granules - first)
 
-    def barrier(self, name: str, *, of_all: bool = False) -> list[dict[str, int]]:
-        """Let each workgroup store a flag at every other GPU; return, for each, the wait for theirs.
+    def flags(self, name: str, *, of_all: bool = False) -> list[Step]:
+        """Let each workgroup store a flag at every other GPU; return what each has to wait for.
 
-        *of_all*: for the flags of all workgroups of all GPUs, its own included, not of those of its number only.
+        The flags of the workgroups of its own number; *of_all*: of all workgroups, those of its own GPU included.
         """
-        n = self.n_workgroups
-        flags = self.memory.buffer(name, self.n * n * self.op.line)
-        told = self.memory.signal(name, 1 if of_all else n)
+        n, n_workgroups, line = self.op.n, self.n_workgroups, self.op.line
+        places = self.memory.buffer(name, n * n_workgroups * line)
+        told = self.memory.signal(name, 1 if of_all else n_workgroups)
+        waits = []
         for w, column in enumerate(self.columns):
-            signal, place = told[0 if of_all else w], flags.first + w * self.n * self.op.line
+            signal, place = told[0 if of_all else w], places.first + w * n * line
             flag = {"n_granules": 1, "post_signal": signal}
-            column += [
-                {**flag, "send": STORE, "distance": d, "destination": place + d * self.op.line}
-                for d in range(1, self.n)
-            ]
+            column += [{**flag, "send": STORE, "distance": d, "destination": place + d * line} for d in range(1, n)]
             if of_all:
                 column.append({**flag, "kept_at": place})
-        amount = self.n * n if of_all else self.n - 1
-        return [{"wait_signal": told[0 if of_all else w], "wait_at_least": amount} for w in range(n)]
+            waits.append({"wait_signal": signal, "wait_at_least": n * n_workgroups if of_all else n - 1})
+        return waits
 
-    def moves(self, kernel: DirectKernel, **more: int) -> Moves:
-        """Return the kernel."""
+    def moves(self, name: str, rounds: int = 1, launch: int | None = None) -> Moves:
+        """Return the kernel; each thread has *rounds* loads of 16 B under way at a time, from each GPU."""
+        gpu = self.op.machine.gpu
         rows = [row for group in zip_longest(*self.columns, fillvalue={}) for row in group]
-        has_wavefronts = self.op.machine.gpu.collective_kernel.n_wavefronts > 0
-        wavefronts = (kernel.threads // WARP, WARP * THREAD_BYTES // self.op.machine.gpu.l2.line)
+        lines = WARP * THREAD_BYTES // gpu.l2.line * rounds
+        has_wavefronts = gpu.collective_kernel.n_wavefronts > 0
         return Moves(
-            name="all-reduce", steps=table(STEP, rows).reshape(-1, self.n_workgroups),
-            n_workgroups=self.n_workgroups, wavefronts=wavefronts if has_wavefronts else None, **more,
+            name=name, steps=table(STEP, rows).reshape(-1, self.n_workgroups), n_workgroups=self.n_workgroups,
+            launch=launch, wake=gpu.compute_unit.flag_latency + self.kernel.fence(self.op.machine),
+            wavefronts=(self.kernel.threads // WARP, lines) if has_wavefronts else None,
         )  # fmt: skip
 
 
 def direct_program(op: Operator, rank: int, kernel: DirectKernel) -> Program:
-    """Return the all-reduce of an array like the output of *op*, one chunk for each rank, by *kernel*."""
+    """Return the all-reduce of an array of n chunks like the output of *op* by *kernel*, as *rank* runs it.
+
+    Chunk p of a rank's memory is chunk (rank + p) mod n of the array, as in rings; libraries have one order on all GPUs.
+    """
     memory, n, c = op.memory(), op.n, op.chunk_granules
-    is_one_shot = kernel.algorithm == "one-shot"
-    reduced = c if not is_one_shot else n * c
-    built = _Kernel(op, memory, kernel.n_workgroups(reduced * op.granule))
+    n_workgroups = kernel.n_workgroups(n * c * op.granule, n)
+    if kernel.form == "one-shot":
+        n_workgroups = -(-n_workgroups // n) * n  # so that none has parts of two chunks, one after the other
+    n_workgroups = min(n_workgroups, op.machine.gpu.n_compute_units)
+    data = memory.buffer("data", n * c)
     output = memory.buffer("output", n * c)
-    ready = built.barrier("inputs are complete")
-    if is_one_shot:
-        for w, column in enumerate(built.columns):
-            first, length = built.share(n * c, w)
-            column.append({
-                "n_granules": length, "n_operands": n, "operand": built.data.first + first, "source_stride": 1,
-                "kept_at": output.first + first, **ready[w],
-            })  # fmt: skip
-        inputs = tuple(Content(built.data.first + p * c, c, (p - rank) % n, of=0) for p in range(n))
-        outputs = tuple(Content(output.first + p * c, c, (p - rank) % n, of=None) for p in range(n))
-    else:
-        own = n - 1  # position of the own chunk, as in T3's rings
-        for w, column in enumerate(built.columns):
-            first, length = built.share(c, w)
-            add = {
-                "n_granules": length, "n_operands": n, "operand": built.data.first + own * c + first, "stride": -c,
-                "source_stride": 1, **ready[w],
-            }  # fmt: skip
-            kept = output.first + own * c + first
-            if kernel.algorithm == "two-shot push":
-                column.append({
-                    **add, "kept_at": kept, "send": STORE, "distance": 1, "n_targets": n - 1,
-                    "destination": kept - c, "target_stride": -c,
-                })  # fmt: skip
-            else:
-                column.append({**add, "kept_at": memory_of(memory, "sums", c).first + first})
-        if kernel.algorithm == "two-shot pull":
-            sums = memory_of(memory, "sums", c)
-            exchanged = built.barrier("sums are complete", of_all=True)
-            for w, column in enumerate(built.columns):
-                column += gathered(built, w, sums.first, output.first, exchanged[w])
-        inputs = tuple(Content(built.data.first + p * c, c, p, of=0) for p in range(n))
-        outputs = tuple(Content(output.first + p * c, c, p, of=None) for p in range(n))
-    if kernel.algorithm != "two-shot pull":
-        done = built.barrier("inputs may be overwritten")
-        for w, column in enumerate(built.columns):
-            column.append({**done[w]})
-    return program(op, rank, memory, built.moves(kernel), inputs=inputs, outputs=outputs)
+    first, second = (_Steps(op, memory, kernel, n_workgroups) for _ in range(2))
+    is_one_shot = kernel.form == "one-shot"
+    operations = [_one_shot(first, data, output)] if is_one_shot else _two_shot(first, second, data, output)
+    inputs = tuple(Content(data.first + p * c, c, p, of=0) for p in range(n))
+    outputs = tuple(Content(output.first + p * c, c, p, of=None) for p in range(n))
+    return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
 
 
-def memory_of(memory: Memory, name: str, n_granules: int):
-    """Return the buffer *name*, a new one if there is none."""
-    found = [one for one in memory.buffers if one.name == name]
-    return found[0] if found else memory.buffer(name, n_granules)
+def _one_shot(steps: _Steps, data: Buffer, output: Buffer) -> Moves:
+    """Return the kernel that adds up the whole array.
+
+    At position q of the GPU at distance d is chunk q + d of this rank: for chunk p, operand q lies at distance p - q.
+    """
+    c, n = steps.op.chunk_granules, steps.op.n
+    ready = steps.flags("inputs are complete")
+    for w, column in enumerate(steps.columns):
+        column += [
+            {
+                "n_granules": part, "n_operands": n, "operand": data.first + start, "stride": c, "source": position,
+                "source_stride": -1, "kept_at": output.first + position * c + start, **ready[w],
+            }
+            for position, start, part in _pieces(steps, w, n)
+        ]  # fmt: skip
+    done = steps.flags("inputs may be overwritten")
+    for w, column in enumerate(steps.columns):
+        column.append(done[w])
+    return steps.moves("all-reduce")
 
 
-def gathered(built: _Kernel, workgroup: int, sums: int, output: int, ready: dict[str, int]) -> Steps:
-    """Return the steps of a workgroup that load its part of all sums: chunk after chunk, each from its owner."""
-    c, n = built.c, built.n
-    first, length = built.share(n * c, workgroup)
-    steps = []
-    while length > 0:
-        distance, inside = divmod(first, c)
-        part = min(length, c - inside)
-        steps.append({
-            "n_granules": part, "n_operands": 1, "operand": sums + inside, "source": distance,
-            "kept_at": output + (n - 1 + distance) % n * c + inside, **ready,
+def _two_shot(first: _Steps, second: _Steps, data: Buffer, output: Buffer) -> list[Moves]:
+    """Return the two stages of a two-shot kernel, of which the second follows without a launch.
+
+    The chunk that a rank adds up is the last one in its memory.
+    """
+    op, c, n = first.op, first.op.chunk_granules, first.op.n
+    own, is_pull = (n - 1) * c, first.kernel.form == "two-shot pull"
+    sums = first.memory.buffer("sums", c) if is_pull else None
+    kept = output.first + own if sums is None else sums.first
+    ready = first.flags("inputs are complete")
+    for w, column in enumerate(first.columns):
+        start, length = first.share(c, w)
+        column.append({
+            "n_granules": length, "n_operands": n, "operand": data.first + own + start, "stride": -c,
+            "source_stride": 1, "kept_at": kept + start, **ready[w],
         })  # fmt: skip
+    if sums is None:
+        for w, column in enumerate(second.columns):
+            for position, start, part in _pieces(second, w, n - 1):
+                place = kept + start
+                column.append({
+                    "n_granules": part, "n_operands": 1, "operand": place, "send": STORE, "distance": position + 1,
+                    "destination": place - (position + 1) * c,
+                })  # fmt: skip
+        done = second.flags("sums are there", of_all=True)
+    else:
+        told = first.flags("sums are complete", of_all=True)
+        done = [{}] * first.n_workgroups
+        for w, column in enumerate(second.columns):
+            for position, start, part in _pieces(second, w, n):
+                column.append({
+                    "n_granules": part, "n_operands": 1, "operand": sums.first + start, "source": position,
+                    "kept_at": output.first + (n - 1 + position) % n * c + start, **told[w],
+                })  # fmt: skip
+    for w, column in enumerate(second.columns):
+        if done[w]:
+            column.append(done[w])
+    return [first.moves("all-reduce, sums"), second.moves("all-reduce, exchange", n, launch=0)]
+
+
+def _pieces(steps: _Steps, workgroup: int, n_chunks: int) -> list[tuple[int, int, int]]:
+    """Return the pieces of *n_chunks* that a workgroup has: number of the chunk, first granule inside it, length."""
+    c, found = steps.op.chunk_granules, []
+    first, length = steps.share(n_chunks * c, workgroup)
+    while length > 0:
+        number, inside = divmod(first, c)
+        part = min(length, c - inside)
+        found.append((number, inside, part))
         first, length = first + part, length - part
-    return steps
+    return found

@@ -255,6 +255,7 @@ class Moves(OnComputeUnits):
     lds: int = 0  # bytes of the LDS that a workgroup takes
     bandwidth: int | None = None  # bytes of results a second that its code makes; None: as its units, or engine, can
     is_of_gemm: bool = False  # the GEMM library's own, in one call with the GEMM before it: the sum of its panels
+    wake: int = 0  # from the post that a step had to wait for to the step: the workgroup polls a flag
     # Wavefronts of a workgroup, and lines of each operand that one of them loads at a time; None: those of the ring
     # kernels of the machine.
     wavefronts: tuple[int, int] | None = None

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from t3sim.collective.direct import NCCL
 from t3sim.collective.schedule import chunk_bytes_of
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, OperatorKind
 from t3sim.config.machine import MachineSpec
@@ -35,6 +36,7 @@ class Operator:
     trace: TileTrace | None = None
     collective: Collective | None = None  # of an operator that is one collective
     size: int = 0  # bytes of the array of that collective, all chunks
+    algorithm: str = NCCL  # that runs an all-reduce (``collective.direct``)
     staggered: bool = True  # False: all ranks begin with chunk 0
     kernels: Kernels | None = None  # what GEMMs of other shapes are run with; None: with the tiling of *trace*
     kind: OperatorKind = "gemm-rs"  # of an operator with a GEMM

@@ -5,7 +5,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from t3sim.collective.choice import ring_schedule
+from t3sim.collective.direct import kernel_of
 from t3sim.collective.schedule import CollectiveSchedule, ring_reduce_scatter
+from t3sim.program.direct import direct_program
 from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
 from t3sim.program.operations import Content, Memory, Moves, Program
 from t3sim.program.operator import Collective, Operator
@@ -170,15 +172,28 @@ def moved(contents: tuple[Content, ...], by: int) -> tuple[Content, ...]:
 def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Plan:
     """Return the plan of an operator that is one collective, on so many compute units (default: all)."""
     collective, n_units = op.collective, n_compute_units
-    if collective == "all-reduce" and op.machine.gpu.collective_kernel.kind == "channels":
-        return Plan(in_order(_chosen(op, "all-reduce", n_units)))
-    scatter = collective in ("reduce-scatter", "all-reduce")
-    return Plan(
-        in_order(
-            reduce_scatter_part(op, has_near_memory=has_near_memory, n_compute_units=n_units) if scatter else None,
-            all_gather_part(op, n_compute_units=n_units) if collective in ("all-gather", "all-reduce") else None,
-        )
-    )
+    if collective == "all-reduce":
+        return Plan(in_order(*all_reduce_parts(op, op.algorithm, n_units)))
+    if collective == "reduce-scatter":
+        return Plan(in_order(reduce_scatter_part(op, has_near_memory=has_near_memory, n_compute_units=n_units)))
+    return Plan(in_order(all_gather_part(op, n_compute_units=n_units)))
+
+
+def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None = None) -> tuple[Part | None, ...]:
+    """Return the parts of an all-reduce of an array of n chunks, like the output of *op*.
+
+    One kernel of *algorithm* (``collective.direct``); NCCL's, a ring in channels, or, where collectives are made of
+    whole chunks, a reduce-scatter and an all-gather.
+    """
+    kernel = kernel_of(algorithm, op.machine, op.n, op.n * op.chunk_granules * op.granule)
+    if kernel is not None and op.n > 1:
+        name = f"all-reduce, {kernel.form}"
+        return (Part.of("all_reduce", name, lambda rank: direct_program(op, rank, kernel), op.n),)
+    if op.machine.gpu.collective_kernel.kind == "channels":
+        return (_chosen(op, "all-reduce", n_compute_units),)
+    return (
+        reduce_scatter_part(op, n_compute_units=n_compute_units), all_gather_part(op, n_compute_units=n_compute_units)
+    )  # fmt: skip
 
 
 def named(part: str, n_compute_units: int | None) -> str:

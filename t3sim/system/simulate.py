@@ -152,7 +152,9 @@ def operator_of(run: RunSpec, trace: TileTrace | None = None) -> Operator:
     workload = run.workload
     if workload.collective is not None:
         collective = workload.collective
-        return Operator(run.machine, collective.gpus, None, collective.op, collective.size)
+        return Operator(
+            run.machine, collective.gpus, None, collective.op, collective.size, collective.algorithm,
+        )  # fmt: skip
     if trace is None:
         return _operator(run.machine, workload, run.staggered)
     return Operator(run.machine, workload.tp, trace, staggered=run.staggered, kind=workload.operator)

@@ -46,7 +46,7 @@ def receive_messages(gpu, inbox, tiles, steps, signals, dma_queue, outbox, slot_
         else:
             if message.kind == codes.REMOTE_READ:
                 # It may have stood behind a store that found no room.
-                deliver_collective_read(gpu, message.tile, max(message.at, gpu.now) + gpu.l2.return_ticks)
+                deliver_collective_read(gpu, message.tile, max(message.at, gpu.now))
                 gpu.n_fetched += 1
             elif not take_store(gpu, message, tiles):
                 return
@@ -78,7 +78,7 @@ def serve_load(gpu, message, dma_queue):
     channel_id = channel_of(gpu, message.granule)
     if not has_room(gpu.channels[channel_id], gpu.inbound_class, n_granules):
         return False
-    at = memory_cycle(gpu, max(message.at, gpu.now) + gpu.l2.miss_ticks)
+    at = memory_cycle(gpu, max(message.at, gpu.now))
     for i in range(n_granules):
         place = place_of(gpu, message.granule + i, codes.REMOTE_READ)
         request(gpu, channel_id, gpu.inbound_class, place, gpu.link_port.dma_tail, at)

@@ -183,8 +183,8 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, comes_second
         row = row_of(moves, part)
         step = steps[row]
         is_ready = may_start(gpu, moves, cu_index, step, outbox, now)
-        if cu_index >= gpu.n_compute_units and not is_ready:
-            part.step_ready_at = now + gpu.slot_ticks + moves.slice_overhead_ticks  # an engine starts a command up then
+        if moves.wake_ticks > 0 and not is_ready:
+            part.step_ready_at = now + gpu.slot_ticks + moves.wake_ticks
             waits_for = codes.FOR_DEPENDENCY
             break
         if part.step_ready_at > now:

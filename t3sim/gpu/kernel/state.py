@@ -433,6 +433,7 @@ OPERATION_TABLE = record_dtype(
     "n_step_columns",  # channels, each a workgroup; 1: all workgroups share each step
     "slice_overhead_ticks",  # from the last store of a step to the next one
     "startup_ticks",  # of a workgroup, on its compute unit
+    "wake_ticks",  # from the post that a step had to wait for to its start: an engine starts up, a wavefront polls
     "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup

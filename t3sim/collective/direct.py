@@ -1,0 +1,81 @@
+"""All-reduce kernels that load directly from other GPUs, as libraries launch them, and which one a library chooses.
+
+Sources: PyTorch 2.11, ``torch/csrc/distributed/c10d/CUDASymmetricMemoryOps.cu`` (launch limits of one-shot and
+two-shot); vLLM 0.24, ``csrc/custom_all_reduce.cuh`` (block limit 36, 512 threads; one stage for two GPUs, below 512 KiB
+on four and below 256 KiB on up to eight) and ``vllm/distributed/device_communicators/all_reduce_utils.py`` (sizes).
+Pinned by ``tests/collective/test_direct.py``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from t3sim.config.machine import MachineSpec
+
+THREAD_BYTES = 16  # a load or store of a thread
+KIB, MIB = 1 << 10, 1 << 20
+
+Form = Literal["one-shot", "two-shot push", "two-shot pull"]
+
+
+@dataclass(frozen=True)
+class DirectKernel:
+    """A kernel of a library.
+
+    ``form``: *one-shot*, each GPU adds up the whole array; *two-shot*, each adds up its own chunk and stores the sums
+    at the others (*push*) or loads theirs (*pull*).  ``max_workgroups``: the largest launch.  ``threads`` of a
+    workgroup: each loads 16 B from every GPU at a time.  ``counts_array``: workgroups are counted for the whole array,
+    not for what one GPU adds up.  ``has_library_barrier``: a barrier costs what the host library's barrier kernel does
+    (``gpu.host.barrier``), not only a flag.
+    """
+
+    form: Form
+    max_workgroups: int
+    threads: int
+    counts_array: bool = False
+    has_library_barrier: bool = False
+
+    def n_workgroups(self, array_bytes: int, n: int) -> int:
+        """Return the workgroups for an array on *n* GPUs: one for each round of its threads, up to the limit."""
+        is_whole = self.counts_array or self.form == "one-shot"
+        reduced = array_bytes if is_whole else -(-array_bytes // n)
+        return max(min(-(-reduced // (self.threads * THREAD_BYTES)), self.max_workgroups), 1)
+
+    def fence(self, machine: MachineSpec) -> int:
+        """Return the picoseconds that a barrier of this kernel takes besides its flags.
+
+        A barrier kernel of the library lasts as long as an empty kernel and such a barrier.
+        """
+        gpu = machine.gpu
+        if not self.has_library_barrier or gpu.host is None:
+            return 0
+        return max(gpu.host.barrier - gpu.kernel_launch - gpu.compute_unit.flag_latency, 0)
+
+
+KERNELS: dict[str, DirectKernel] = {
+    "pytorch-one-shot": DirectKernel("one-shot", 8, 512, has_library_barrier=True),
+    "pytorch-two-shot": DirectKernel("two-shot push", 24, 512, has_library_barrier=True),
+    "vllm-one-stage": DirectKernel("one-shot", 36, 512, counts_array=True),
+    "vllm-two-stage": DirectKernel("two-shot pull", 36, 512, counts_array=True),
+}
+NCCL, VLLM = "nccl", "vllm"
+# What an experiment may name: NCCL, which chooses among its own; a kernel; vLLM, which chooses by size.
+ALGORITHMS = (NCCL, VLLM, *KERNELS)
+
+# Bytes below which vLLM takes its own kernel rather than another library, by compute capability and number of GPUs.
+VLLM_LIMITS = {
+    "9.0": {2: 64 * MIB, 4: 32 * MIB, 6: MIB // 2, 8: MIB // 4},
+    "10.0": {2: 2 * MIB, 4: 2 * MIB, 6: MIB, 8: MIB},
+    "10.3": {2: 4 * MIB, 4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB},
+}
+VLLM_LIMIT = 8 * MIB  # of GPUs that the table does not have
+
+
+def kernel_of(algorithm: str, machine: MachineSpec, n: int, size: int) -> DirectKernel | None:
+    """Return the kernel that *algorithm* runs on *n* GPUs for an array of *size* bytes; None: NCCL does it."""
+    if algorithm != VLLM:
+        return KERNELS.get(algorithm)
+    limits = VLLM_LIMITS.get(machine.gpu.compute_capability or "", {})
+    if size >= limits.get(n, VLLM_LIMIT) or n > 8:
+        return None
+    is_one_stage = n == 2 or size < (512 if n <= 4 else 256) * KIB
+    return KERNELS["vllm-one-stage" if is_one_stage else "vllm-two-stage"]
