@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from t3sim.config.experiment import OperatorKind, RunSpec
-from t3sim.config.presets import library_of
-from t3sim.config.yaml_loader import Position, load_yaml
+from t3sim.config.yaml_loader import load_yaml
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.experiment.plan import MAPPING, Experiment, load_experiment
 from t3sim.experiment.shipped import shipped_experiments
@@ -140,7 +139,8 @@ def _of_grid(
         "sweep": {"grid": {"workload.tp": [tp], "workload.tokens": [*tokens], "workload.sublayer": [*sublayers]}},
     }  # fmt: skip
     try:
-        experiment["tiling"] = tiling or library_of(machine, Position(MAPPING))
+        if tiling is not None:
+            experiment["tiling"] = tiling
         loaded = load_experiment(experiment, overrides)
     except ConfigError as error:
         raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None

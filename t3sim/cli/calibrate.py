@@ -11,7 +11,7 @@ import click
 from t3sim.cli import PATH
 from t3sim.cli._errors import echo
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
-from t3sim.cli.validate import beside, machine_of, say_what_is_assumed, shipped_measurements, tiling_option
+from t3sim.cli.validate import beside, resolved_machine_of, say_what_is_assumed, shipped_measurements, tiling_option
 from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def calibrate(
     with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate --machine
     path/NAME.yaml --calibration FILE`.
     """
-    from t3sim.config.presets import library_of, load_kernels, machine_parts
+    from t3sim.config.presets import machine_parts
+    from t3sim.config.resolve import resolve_kernels
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
@@ -74,9 +75,10 @@ def calibrate(
         raise UsageError(f"{folder}: no list of the rows to fit to; {advice}")
     keys = read_calibration(listed, measurements)
     chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
-    machine = machine_of(start, ())
+    resolved = resolved_machine_of(start, ())
+    machine = resolved.spec
     directory = output or Path("results") / "calibration"
-    kernels = load_kernels(tiling or library_of(start))
+    kernels, _ = resolve_kernels(tiling, resolved)
     with owned(directory):
         kept = phases or directory / PHASES_NAME
 

@@ -58,6 +58,8 @@ def summary(experiment: Experiment) -> Iterator[str]:
 
 
 def _summary(experiment: Experiment) -> Iterator[str]:
+    from t3sim.config.machine import OPERATING_POINTS
+
     n = len(experiment.points)
     yield f"experiment  {experiment.name}: {n} point{'' if n == 1 else 's'}"
     if experiment.n_duplicates:
@@ -73,6 +75,11 @@ def _summary(experiment: Experiment) -> Iterator[str]:
         for prefix, text in given.items():
             if key.startswith(f"{prefix}.") and f"sweep.grid.{key}" not in given:
                 yield f"note        {key} is still swept: `-s {text}` does not set it"
+    machines = {point.machine.name: point.machine for point in experiment.points}
+    for name, machine in machines.items():
+        if machine.has_operating_points:
+            others = " or ".join(one for one in OPERATING_POINTS if one != machine.gpu.operating_point)
+            yield f"clock       {name}: {machine.gpu.operating_point} (`operating_point` may be {others})"
     if any(point.workload.tp == 1 for point in experiment.points):
         yield "note        tp 1 is a plain GEMM: there is no collective and no link traffic"
     bare = {point.workload.operator for point in experiment.points if point.workload.gemm and not point.workload.model}
@@ -132,7 +139,7 @@ def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[s
     from t3sim.config.trees import shown_text, shown_value
 
     order = (
-        "name", "machine", "workload", "tiling", "strategy", "arbitration", "mode",
+        "name", "machine", "workload", "tiling", "strategy", "arbitration", "operating_point", "mode",
         "staggered", "quantum", "plugins",
     )  # fmt: skip
     for key, node in sorted(provenance.items(), key=lambda item: order.index(item[0].split(".")[0])):

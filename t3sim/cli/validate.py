@@ -23,9 +23,11 @@ from t3sim.errors import PointsFailed, UsageError
 from t3sim.registry import unknown_name
 
 if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
+    from t3sim.config.machine import MachineSpec, OperatingPoint
+    from t3sim.config.resolve import ResolvedMachine
     from t3sim.measurements.samples import Measurements
-    from t3sim.validation.points import Compared, Point
+    from t3sim.validation.point import Point
+    from t3sim.validation.points import Compared
 
 DEFAULT_FOLDER = "h200"
 MAX_FAILURES_SHOWN = 5
@@ -49,6 +51,10 @@ tiling_option = click.option(
     help="Replace a value, like -s machine.link.bandwidth='400 GB/s'; may be repeated.",
 )  # fmt: skip
 @tiling_option
+@click.option(
+    "--operating-point", type=click.Choice(["sustained", "boost", "onset"]),
+    help="Clock regime of all GEMMs [default: what provenance.json states, or by how long the loops of each row were].",
+)  # fmt: skip
 @click.option("--kinds", metavar="KIND,...", help="Only these kinds, like collectives,gemm [default: all].")
 @click.option(
     "--calibration", type=PATH, metavar="FILE",
@@ -69,6 +75,7 @@ def validate(
     machine: str,
     overrides: tuple[str, ...],
     tiling: str | None,
+    operating_point: OperatingPoint | None,
     kinds: str | None,
     calibration: Path | None,
     output: Path | None,
@@ -91,7 +98,7 @@ def validate(
     from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, held_out, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
     from t3sim.analysis.winners import cases_of, winner_sentences
-    from t3sim.config.presets import library_of, load_kernels
+    from t3sim.config.resolve import resolve_kernels
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
@@ -105,6 +112,7 @@ def validate(
         compared,
         read_calibration,
         simulations_of,
+        tiles_of,
         without_faster_than_rings,
     )
     from t3sim.validation.simulation import outcomes_of
@@ -121,10 +129,9 @@ def validate(
     frozen = beside(folder, "predictions.json", predictions) if predict is None else None
     frozen_ones = None if frozen is None else freezing.read_predictions(frozen)
     is_used = read_calibration(used, found) if used is not None else frozenset()
-    spec = machine_of(machine, overrides)
-    tiling = tiling or library_of(machine)
-    maker = Points(spec, load_kernels(tiling))
-    points = of_kinds(maker.of(found), kinds)
+    resolved = resolved_machine_of(machine, overrides)
+    spec, (kernels, tiling) = resolved.spec, resolve_kernels(tiling, resolved)
+    points = of_kinds(Points(spec, kernels, operating_point).of(found), kinds)
     if predict is None:
         points = without_faster_than_rings(points, spec)
     assumed = [*other_devices(found, spec), *found.assumed]
@@ -134,7 +141,9 @@ def validate(
         echo(f"measurements  {source}: {len(found.rows)} rows, {len(points)} points")
         if predict is None:
             say_what_is_assumed(assumed, found.refused, points)
-        echo(f"machine       {spec.name}")
+        echo(f"machine       {spec.name}, GEMMs by {tiling}")
+        for title, n in operating_points_of(points).items():
+            echo(*wrap(f"at {title}: {n} points", WIDTH, initial_indent=" " * 14, subsequent_indent=" " * 14))
         echo(f"simulations   {len(simulations)} distinct ones")
         runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
         workers = workers_with_cost(runner, jobs, scheduler)
@@ -149,9 +158,10 @@ def validate(
             raise_if_failed(pairs, predict)
             return
         before = [] if frozen_ones is None else freezing.met(frozen_ones, points)
-        tiles = maker.tiles(found, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
+        tiles = tiles_of(found, points, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
         asked: dict[str, object] = {
-            "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": source,
+            "tiling": tiling, "operating_points": dict(operating_points_of(points)),
+            "overrides": list(overrides), "kinds": kinds, "measurements": source,
             "calibration": None if used is None else str(used), "assumed": assumed,
             "refused": found.refused[:MAX_REFUSED_KEPT],
         }  # fmt: skip
@@ -181,6 +191,11 @@ def validate(
     if found.refused:
         where = directory / VALIDATION_NAME
         raise PointsFailed(f"refused, see above: {len(found.refused)} of the rows and files; {where} has the others")
+
+
+def operating_points_of(points: Iterable[Point]) -> Mapping[str, int]:
+    """Return at which operating points GEMMs are simulated, each with what decided it, and for how many points."""
+    return Counter(point.operating_point for point in points if point.terms and point.operating_point)
 
 
 def show_errors(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -251,6 +266,11 @@ def beside(folder: Path | None, name: str, given: Path | None) -> Path | None:
 
 def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
     """Return the machine called *name*, or in that file, with *overrides*; GPUs that differ are refused."""
+    return resolved_machine_of(name, overrides).spec
+
+
+def resolved_machine_of(name: str, overrides: Sequence[str]) -> ResolvedMachine:
+    """Return the same with the library that it names."""
     from t3sim.config.resolve import resolve_machine
     from t3sim.config.trees import Problems
     from t3sim.config.yaml_loader import Node, Position
@@ -263,15 +283,15 @@ def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
             problems.add(node.position, key, "only values of the machine can be replaced, like machine.link.bandwidth")
     if len(problems):
         raise problems.in_reading_order()
-    spec = resolve_machine(root.value["machine"]).spec
-    if not spec.is_uniform:
+    found = resolve_machine(root.value["machine"])
+    if not found.spec.is_uniform:
         raise UsageError(f"--machine {name}: its GPUs are not identical; a validation simulates one for all")
-    return spec
+    return found
 
 
 def of_kinds(points: Sequence[Point], kinds: str | None) -> list[Point]:
     """Return the points of the *kinds* named, with commas between them; all of them if None."""
-    from t3sim.validation.points import SIMULATED_KINDS, WITHOUT_SIMULATION
+    from t3sim.validation.kinds import SIMULATED_KINDS, WITHOUT_SIMULATION
 
     if kinds is None:
         return list(points)

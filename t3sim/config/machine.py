@@ -364,7 +364,38 @@ class HostSpec(Spec):
     )
 
 
-MATRIX_CLOCKS = ("matrix_clock", "burst_matrix_clock", "onset_matrix_clock")  # of a GPU, beside its compute clock
+OperatingPoint = Literal["sustained", "boost", "onset"]
+OPERATING_POINTS: tuple[OperatingPoint, ...] = get_args(OperatingPoint)
+
+
+class OperatingPointSpec(Spec):
+    """The clock of compute units and L2 in one regime of the power management while GEMMs run.
+
+    The clock falls from ``compute_clock`` to ``matrix_clock`` in proportion to ``scales_with``.
+    """
+
+    matrix_clock: MatrixClock = Field(description="Clock of compute units and L2 at full use of the matrix units.")
+    scales_with: Literal["share", "units"] = Field(
+        "share",
+        description="Utilisation that scales the clock reduction: the share of the matrix peak, or the share of busy "
+        "compute units.",
+    )
+
+
+class OperatingPointsSpec(Spec):
+    """The regimes that an experiment may name as its ``operating_point``."""
+
+    sustained: OperatingPointSpec = Field(description="Regime of back-to-back GEMMs that have reached the power limit.")
+    boost: OperatingPointSpec | None = Field(
+        None,
+        description="Regime of short loops of GEMMs, before the power limit acts. If omitted, the clock is "
+        "`compute_clock`.",
+    )
+    onset: OperatingPointSpec | None = Field(
+        None,
+        description="Regime of the first GEMM after an idle interval. If omitted, the clock is `compute_clock`.",
+    )
+    power_limit_delay: Latency = Field(0, description="Duration of back-to-back GEMMs before the power limit acts.")
 
 
 class GpuSpec(Spec):
@@ -379,23 +410,16 @@ class GpuSpec(Spec):
         description="Number of compute units (SMs) of a GPU."
     )
     compute_clock: Hertz = Field(description="Clock of compute units and L2 without matrix work.")
-    matrix_clock: MatrixClock = Field(
-        description="Sustained clock of compute units and L2 under back-to-back GEMMs (power-limited)."
+    operating_points: OperatingPointsSpec | None = Field(
+        None,
+        description="Operating points, each with the clock during GEMMs. If omitted, the clock is always "
+        "`compute_clock`.",
     )
-    burst_matrix_clock: MatrixClock = Field(
-        "compute_clock", description="Clock of compute units and L2 during GEMMs before the power limit acts."
+    operating_point: OperatingPoint = Field(
+        "sustained",
+        description="Operating point that the GPU is held at: `sustained`, `boost` or `onset`. The "
+        "`operating_point` of an experiment replaces it.",
     )
-    onset_matrix_clock: MatrixClock = Field(
-        "compute_clock",
-        description="Clock of compute units and L2 in the first GEMM after an idle interval, independent of its "
-        "matrix utilisation.",
-    )
-    matrix_clock_by: Literal["share", "units"] = Field(
-        "share",
-        description="Utilisation that scales the clock reduction: the share of the matrix peak, or the share of busy "
-        "compute units.",
-    )
-    power_limit_delay: Latency = Field(0, description="Duration of back-to-back GEMMs before the power limit acts.")
     issue_slot: Annotated[CyclesAboveZero, AtMost(1 << 10)] = Field(
         description="Time granularity of the events of compute units and L2."
     )
@@ -439,24 +463,40 @@ class GpuSpec(Spec):
         """Copy engines of the GPU."""
         return 0 if self.copy_engines is None else self.copy_engines.number
 
+    @property
+    def held_at(self) -> OperatingPointSpec:
+        """The clock at the operating point that the GPU is held at."""
+        found: OperatingPointSpec | None = getattr(self.operating_points, self.operating_point, None)
+        return OperatingPointSpec(matrix_clock="compute_clock") if found is None else found
+
+    def at_operating_point(self, name: OperatingPoint) -> GpuSpec:
+        """Return this GPU held at the operating point *name*."""
+        return self if self.operating_points is None else self.model_copy(update={"operating_point": name})
+
     def clock_at_share(self, share: float) -> float:
         """Return the compute clock while so large a *share* of the matrix peak is used, in hertz: decision 44."""
         return self.compute_clock - (self.compute_clock - self.clock_of_matrices) * share
 
     def clock_at_work(self, share: float) -> float:
         """Return the compute clock while all compute units multiply for so large a *share* of the time, in hertz."""
-        return self.clock_at_share(share if self.matrix_clock_by == "share" else 1.0)
+        return self.clock_at_share(1.0 if self.clock_scales_with_units else share)
 
     def at_matrix_share(self, share: float, ticks_hz: int) -> GpuSpec:
         """Return this GPU as it is while so large a *share* of its matrix peak is used: its cycle in whole ticks."""
         period = round(ticks_hz / self.clock_at_share(share))
-        clocks = dict.fromkeys(MATRIX_CLOCKS, "compute_clock")
-        return self.model_copy(update={"compute_clock": round(ticks_hz / period), **clocks})
+        clock = {"compute_clock": round(ticks_hz / period), "operating_points": None, "operating_point": "sustained"}
+        return self.model_copy(update=clock)
+
+    @property
+    def clock_scales_with_units(self) -> bool:
+        """Whether the clock falls with the compute units that multiply, however much of the time they do."""
+        return self.held_at.scales_with == "units"
 
     @property
     def clock_of_matrices(self) -> int:
-        """The compute clock while all compute units multiply, in hertz."""
-        return self.compute_clock if isinstance(self.matrix_clock, str) else self.matrix_clock
+        """The compute clock while all compute units multiply without pause, in hertz."""
+        clock = self.held_at.matrix_clock
+        return self.compute_clock if isinstance(clock, str) else clock
 
     def path_cycles(self, loaded: float, kept: float, sent: float) -> float:
         """Return the cycles of the path of a compute unit for bytes loaded, stored here, and stored elsewhere."""
@@ -687,6 +727,19 @@ class MachineSpec(UniformMachineSpec):
         """Return all clocks of the ring, in hertz, but for those that the compute clocks fall to."""
         parts: list[MachineSpec | GpuOverride] = [self, *self.own_gpus]
         return {clock for part in parts for clock in (part.gpu.compute_clock, part.memory.clock)}
+
+    @property
+    def has_operating_points(self) -> bool:
+        """Whether the clock of a GPU depends on its operating point."""
+        parts: list[MachineSpec | GpuOverride] = [self, *self.own_gpus]
+        return any(part.gpu.operating_points is not None for part in parts)
+
+    def at_operating_point(self, name: OperatingPoint) -> MachineSpec:
+        """Return the same ring, all its GPUs held at the operating point *name*."""
+        if not self.has_operating_points:
+            return self
+        own = tuple(one.model_copy(update={"gpu": one.gpu.at_operating_point(name)}) for one in self.own_gpus)
+        return self.model_copy(update={"gpu": self.gpu.at_operating_point(name), "own_gpus": own})
 
     @property
     def clock_falls(self) -> bool:

@@ -12,7 +12,7 @@ from itertools import chain
 from pydantic import BaseModel
 
 from t3sim.config import limits
-from t3sim.config.machine import MATRIX_CLOCKS, AtMost, MachineSpec
+from t3sim.config.machine import OPERATING_POINTS, AtMost, MachineSpec
 from t3sim.config.number_lists import LARGEST_NUMBER, format_number_list
 from t3sim.config.trees import Finding, annotations_of, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
@@ -71,9 +71,10 @@ def too_many_gpus(machine: MachineSpec, n: int) -> str:
 
 def _compute_clocks(machine: MachineSpec) -> list[int]:
     """The compute clock, and what it may fall to, to a tick of a cycle."""
-    gpu = machine.gpu
-    clocks = [getattr(gpu, name) for name in MATRIX_CLOCKS]
-    return [gpu.compute_clock, *(clock for clock in clocks if isinstance(clock, int))]
+    points = machine.gpu.operating_points
+    found = [point for name in OPERATING_POINTS if (point := getattr(points, name, None)) is not None]
+    clocks = [point.matrix_clock for point in found]
+    return [machine.gpu.compute_clock, *(clock for clock in clocks if isinstance(clock, int))]
 
 
 def _shown(path: str, value: int) -> str:

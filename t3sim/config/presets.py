@@ -20,7 +20,6 @@ from t3sim.spelling import spelled_as
 KINDS = ("gpu", "memory", "link", "machine", "model", "kernel", "operators")
 ORIGINS = ("datasheet", "paper", "derived", "measured", "fitted", "assumed", "user")
 DEFAULT_TILING = "gemm-256x128"
-DEFAULT_LIBRARY = "cublas-hopper"  # where a machine names none
 DEFAULT_OPERATORS = "bert-v100"
 PARTS = ("gpu", "memory", "link")  # of a machine, each a preset of its own
 STARTS = SKEW, JITTER = "start_skew", "start_jitter"  # of its GPUs
@@ -187,15 +186,6 @@ def machine_parts(name: str) -> dict[str, str]:
 def load_kernels(name: str) -> Kernels:
     """One kernel of ``configs/kernel``, or a library of them."""
     return kernels_of(spread(without(load_preset("kernel", name, None, "tiling"), "description")), "tiling")
-
-
-def library_of(machine: str, named_at: Position | None = None) -> str:
-    """Return the library of GEMM kernels that the machine *machine*, a preset or a file, names under ``kernels``."""
-    named = expand_machine(load_preset("machine", machine, named_at, "machine")).get("kernels")
-    if named is None:
-        return DEFAULT_LIBRARY
-    name = str(named.value)
-    return str(folder_of(named.position) / name) if name.endswith((".yaml", ".yml")) else name
 
 
 def spread(tree: Node, key: str = "tiling") -> Node:

@@ -21,6 +21,9 @@ class ResolvedMachine:
     spec: MachineSpec
     tree: Node
     description: str = ""
+    library: Node | None = (
+        None  # that its file names under `kernels`: what runs its GEMMs unless `tiling` says otherwise
+    )
 
     def leaves(self) -> dict[str, Node]:
         """Dotted path below the machine -> node."""
@@ -60,7 +63,7 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     problems.raise_any()
     if overrides:
         spec, tree = GpuOverrides(tree, overrides, key, folder).applied_to(spec)
-    return ResolvedMachine(spec, tree, str(described.value) if described is not None else "")
+    return ResolvedMachine(spec, tree, str(described.value) if described is not None else "", library)
 
 
 def _check_library(named: Node, key: str, folder: Path | None) -> None:
@@ -91,12 +94,31 @@ def _one_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def resolve_tiling(node: Node | None, folder: Path | None = None, key: str = "tiling") -> tuple[Kernels, Node]:
-    """The kernel or library that an experiment asks for: a preset's name, values on top of a preset, or the default."""
+def resolve_tiling(
+    node: Node | None, folder: Path | None = None, key: str = "tiling", machine: ResolvedMachine | None = None
+) -> tuple[Kernels, Node]:
+    """The kernel or library that runs GEMMs: a preset's name, values on top of a preset, or a library of one's own.
+
+    Without any, the library that *machine* names, or the default kernel if it names none.
+    """
+    library = None if machine is None else machine.library
+    if node is None and library is not None:
+        node = Node(library.value, library.position)
     is_library = node is not None and node.is_mapping and node.get("kernels") is not None
+    if library is not None and node is not None and node.is_mapping and not is_library and node.get("preset") is None:
+        name = presets.DEFAULT_TILING
+        said = f"has no `preset:` for these values; the machine's GEMMs take the kernels of {library.value}, not {name}"
+        raise ConfigError(node.problem(key, f"{said}; give the preset of a kernel"))
     tree = _expanded("kernel", None if is_library else presets.DEFAULT_TILING, node, folder, key)
     tree = presets.spread(tree, key)
     return presets.kernels_of(tree, key), tree
+
+
+def resolve_kernels(tiling: str | None, machine: ResolvedMachine, key: str = "--tiling") -> tuple[Kernels, str]:
+    """The kernel or library called *tiling*, or in that file, or what runs on *machine* without; and its name."""
+    node = None if tiling is None else Node(tiling, Position(key))
+    named = tiling if machine.library is None or tiling is not None else str(machine.library.value)
+    return resolve_tiling(node, None, key, machine)[0], named or presets.DEFAULT_TILING
 
 
 def resolve_operators(node: Node | None, folder: Path | None, key: str) -> tuple[OperatorsSpec, Node]:

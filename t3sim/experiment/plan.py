@@ -26,6 +26,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
+from t3sim.config.machine import MachineSpec, OperatingPoint
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
 from t3sim.config.trees import MAX_GUESSES, Problems, problem_at, spec_problems, unknown_key
@@ -295,7 +296,7 @@ class _Planner:
         kept = replace(tree, value=content)
         point, bad_keys = self._read_point(kept)
         machine = self._machine(tree)
-        tiling = self.problems.caught(resolve_tiling, tree.get("tiling"), self.folder)
+        tiling = self.problems.caught(resolve_tiling, tree.get("tiling"), self.folder, "tiling", machine)
         kernels, kernels_tree = tiling or (None, None)
         if "name" not in bad_keys and not _NAME.fullmatch(point.name):
             self.problems.report(tree, "name", "a name has letters, digits, `.`, `_` and `-` only, at most 100")
@@ -313,9 +314,9 @@ class _Planner:
         with base_units():
             policy = arbitration and ArbitrationSpec(policy=arbitration.name, params=arbitration.params)
             run = RunSpec(
-                experiment=point.name, machine=machine.spec, workload=workload, strategy=strategy.name,
-                strategy_params=strategy.params, arbitration=policy, mode=point.mode, staggered=point.staggered,
-                quantum=point.quantum, plugins=self.plugins,
+                experiment=point.name, machine=_held(machine.spec, point.operating_point), workload=workload,
+                strategy=strategy.name, strategy_params=strategy.params, arbitration=policy, mode=point.mode,
+                staggered=point.staggered, quantum=point.quantum, plugins=self.plugins,
             )  # fmt: skip
         if kernels is None or kernels_tree is None or workload.trace is not None:
             at = tree.value["workload"].position
@@ -340,7 +341,12 @@ class _Planner:
             own |= {f"workload.gemm.{name}": Node(value, at, None, "derived", source) for name, value in gemm}
         own |= resolved
         latency = format_time(shortest_latency(run.machine))
-        defaults = {"mode": (run.mode, ""), "staggered": (run.staggered, ""), "quantum": (latency, "link latency")}
+        defaults = {
+            "operating_point": (run.machine.gpu.operating_point, ""),
+            "mode": (run.mode, ""),
+            "staggered": (run.staggered, ""),
+            "quantum": (latency, "link latency"),
+        }
         if workload.layer is not None:
             defaults["workload.attention"] = (workload.layer.attention, "")
             shares = self.workloads.operators(tree)[1].leaves()
@@ -387,6 +393,13 @@ def _reason(problems: Problems) -> str:
     """Return the first of *problems* as a reason of a refusal, without its place."""
     first = next(iter(problems))
     return f"{first.key}: {first.message}" if first.key else first.message
+
+
+def _held(machine: MachineSpec, name: OperatingPoint | None) -> MachineSpec:
+    """Return *machine* held at the operating point *name*, which its name then states if it is not its own."""
+    if name is None or not machine.has_operating_points or name == machine.gpu.operating_point:
+        return machine
+    return machine.at_operating_point(name).model_copy(update={"name": f"{machine.name}@{name}"})
 
 
 def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, Node]:

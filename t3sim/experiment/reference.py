@@ -13,7 +13,7 @@ from t3sim.config.experiment import KernelLibrarySpec, ModelSpec, OperatorsSpec,
 from t3sim.config.machine import AtMost, StartJitterSpec, UniformMachineSpec, Unit
 from t3sim.config.machine_checks import POWERS_OF_TWO
 from t3sim.config.number_lists import parse_number_list
-from t3sim.config.presets import DEFAULT_LIBRARY, DEFAULT_OPERATORS, DEFAULT_TILING, JITTER, SKEW, load_preset
+from t3sim.config.presets import DEFAULT_OPERATORS, DEFAULT_TILING, JITTER, SKEW, load_preset
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.trees import annotations_of, shown_text, shown_value
 from t3sim.config.yaml_loader import Node, Position
@@ -98,10 +98,8 @@ def reference() -> str:
     late = "Delay of the first kernel of a GPU."
     delay = Key(f"machine.{SKEW}.gpu[N]", late, units.usage_of(units.parse_time), "`0 ns`")
     jitter = keys_of(StartJitterSpec, f"machine.{JITTER}.")
-    what = (
-        "Library of GEMM kernels that `t3sim advise`, `validate` and `calibrate` use for this machine (machine files)."
-    )
-    library = Key("machine.kernels", what, "name of a preset, or a file", f"`{DEFAULT_LIBRARY}`")
+    what = "Library of GEMM kernels of the machine (machine files). It runs all GEMMs, unless `tiling` names another."
+    library = Key("machine.kernels", what, "name of a preset, or a file", f"`{DEFAULT_TILING}`")
     return PAGE.format(
         experiment=table(keys_of(ExperimentFile)),
         strategies=table(parameter_keys("strategy", strategies)),

@@ -9,6 +9,7 @@ from t3sim.config.gpu_overrides import MODELS
 from t3sim.config.machine import (
     Count,
     Latency,
+    OperatingPoint,
     PicosecondsAboveZero,
     ShortCycles,
     Spec,
@@ -22,7 +23,8 @@ SCHEMA_VERSION = 1
 MAX_TP = 1024
 DEFAULT_MAX_HOURS = 24
 OF_A_POINT = (
-    "name", "description", "workload", "mode", "staggered", "quantum", "plugins", "figures", "max_hours",
+    "name", "description", "workload", "operating_point", "mode", "staggered", "quantum", "plugins", "figures",
+    "max_hours",
 )  # fmt: skip
 
 
@@ -120,13 +122,20 @@ class ExperimentFile(Spec):
         description="Workload to simulate: exactly one of `model`, `gemm`, `trace`, `collective`."
     )
     tiling: str | TilingFile | None = Field(
-        None, description="Kernel of the GEMM, or a library of kernels. If omitted, `gemm-256x128`."
+        None,
+        description="Kernel of the GEMM, or a library of kernels. If omitted, the library that the machine names, or "
+        "`gemm-256x128` if it names none.",
     )
     strategy: str | dict[str, Any] = Field(description="Overlap strategy: a name, or `name:` with its parameters.")
     arbitration: str | dict[str, Any] | None = Field(
         None,
         description="Arbitration policy of the memory controllers: a name, or `policy:` with its parameters. If "
         "omitted, that of the strategy.",
+    )
+    operating_point: OperatingPoint | None = Field(
+        None,
+        description="Clock regime of the GPUs: `sustained`, at the power limit; `boost`, short loops before it acts; "
+        "`onset`, the first GEMM after an idle interval. If omitted, that of the machine, `sustained` in all presets.",
     )
     mode: Literal["mirrored", "explicit"] = Field(
         "mirrored",

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t3sim.config.machine import OPERATING_POINTS, OperatingPoint
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import one_line, parse_json, prepare_folder, publish, read_limited
 from t3sim.measurements import kineto, nccl_log, nccl_tests
@@ -50,6 +51,7 @@ PROVENANCE = "provenance.json"
 PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance states; it may state more
 GEMM_LOOP_SHARE = "gemm_loop_share"  # of a provenance: see ``Measurements.gemm_loop_share``
 REST_MS = "rest_ms"  # of a provenance: see ``Measurements.are_rested``
+OPERATING_POINT = "operating_point"  # of a provenance: see ``Measurements.operating_point``
 HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, each with the time of one
 MAX_FILE_BYTES = 64 << 20
 MAX_JSON_BYTES = 256 << 20  # of a trace
@@ -117,6 +119,20 @@ class Measurements:
     def are_rested(self, row: Measurement) -> bool:
         """Return whether the GPUs rested before each group of loops of a row: the power limit then slows down none."""
         return REST_MS in self._provenance_of(row)
+
+    def operating_point(self, row: Measurement) -> OperatingPoint | None:
+        """Return the operating point that a provenance states for the GEMMs of a row; None: it states none."""
+        stated = self._provenance_of(row).get(OPERATING_POINT)
+        found = stated.get(row.kind) if isinstance(stated, Mapping) else stated
+        return next((name for name in OPERATING_POINTS if name == found), None)
+
+    def groups(self, row: Measurement) -> tuple[int, float] | None:
+        """Return how many groups ``measure`` timed for a row, and how long each is in milliseconds; None: not told."""
+        method = self._provenance_of(row).get("method")
+        if not isinstance(method, Mapping):
+            return None
+        number, group_us = method.get("groups", 0), method.get("group_us", 0)
+        return (int(number), float(group_us) / 1e3) if is_above_zero(number) and is_above_zero(group_us) else None
 
     def _provenance_of(self, row: Measurement) -> Mapping[str, Any]:
         return self.provenance.get(str(Path(row.file).parent), {})
@@ -280,6 +296,12 @@ def read_provenance(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{HOST_US}: no kind {kind}")
             if not is_above_zero(us):
                 raise ValueError(f"{HOST_US}: {kind} must be microseconds above 0")
+        stated = found.get(OPERATING_POINT, {})
+        of_kinds = stated.values() if isinstance(stated, dict) else [stated]
+        for point in of_kinds:
+            if point not in OPERATING_POINTS:
+                needed = f"must be one of {', '.join(OPERATING_POINTS)}, or an object with one of them for each kind"
+                raise ValueError(f"{OPERATING_POINT} {needed}")
         for name in (GEMM_LOOP_SHARE, REST_MS):
             if not is_above_zero(found.get(name, 1)):
                 raise ValueError(f"{name} must be a number above 0")

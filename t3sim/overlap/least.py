@@ -88,7 +88,7 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
 
     share, launch = n_units / gpu.n_compute_units, ticks.from_ps(unit.workgroup_launch + trace.tiling.prologue)
     slower = 1.0
-    if gpu.matrix_clock_by == "share":
+    if not gpu.clock_scales_with_units:
         share = flops / unit.matrix_flops_per_cycle / gpu.n_compute_units / max(taken(1, 0), 1)
         lost = 1 - gpu.clock_of_matrices / gpu.compute_clock
         slower = max(1.0, 2 * lost * share)  # cycles of the quickest, over these

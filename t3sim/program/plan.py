@@ -90,7 +90,7 @@ def matrix_share(program: Program, machine: MachineSpec) -> float:
         used += cycles.used
         least += cycles.least
         by_stream[gemm.stream] += cycles.whole
-    if machine.gpu.matrix_clock_by == "units":
+    if machine.gpu.clock_scales_with_units:
         return most
     return used / max(least, *by_stream.values()) if by_stream else 0.0
 

@@ -21,10 +21,13 @@ from t3sim.config.machine import DramTimingSpec, MachineSpec
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
 from t3sim.measurements.samples import Measurement, Measurements
-from t3sim.validation.points import LIMITED_COLLECTIVES, SIMULATED, Point, Points, compared, simulations_of
+from t3sim.validation.kinds.collectives import LIMITED
+from t3sim.validation.point import Point
+from t3sim.validation.points import SIMULATED, Points, compared, simulations_of
 from t3sim.validation.simulation import CollectiveAlone, Outcome, Simulation, with_value
 
 NS, US = 10**3, 10**6  # in picoseconds
+SUSTAINED_CLOCK = "gpu.operating_points.sustained.matrix_clock"
 MHZ, GBPS = 10**6, 10**9
 FIRST_STEP = 4  # of the search, in places of a grid; halved until it is 1
 VISIBLY_WORSE = 0.005  # of the fit's error: a value that is no worse than that could as well be true
@@ -49,8 +52,9 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
     """Return what is searched for, in the order of the groups."""
     unit, kernel = "gpu.compute_unit", "gpu.collective_kernel"
     steps = range(1200 * MHZ, machine.gpu.compute_clock + 1, 10 * MHZ)
-    clocks = tuple(clock for clock in steps if not machine_findings(with_value(machine, "gpu.matrix_clock", clock)))
-    return [
+    is_there = machine.gpu.operating_points is not None
+    legal = (one for one in steps if is_there and not machine_findings(with_value(machine, SUSTAINED_CLOCK, one)))
+    found = [
         Parameter(f"{kernel}.slice_overhead", tuple(range(0, 6 * US, US // 4)), "rings"),
         Parameter(f"{kernel}.launch", tuple(range(0, 30 * US, US)), "rings"),
         Parameter(f"{kernel}.low_latency.launch", tuple(range(0, 20 * US, US // 4)), "small rings"),
@@ -59,8 +63,9 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
         Parameter(f"{kernel}.low_latency_128.slice_overhead", tuple(range(0, 2 * US, US // 10)), "middle rings"),
         Parameter(f"{unit}.matrix_efficiency", tuple(n / 100 for n in range(50, 101)), "GEMMs at full clock"),
         Parameter(f"{unit}.workgroup_launch", tuple(range(0, 1001 * NS, 50 * NS)), "GEMMs at full clock"),
-        Parameter("gpu.matrix_clock", clocks, "GEMMs without pause"),
     ]
+    clocks = tuple(legal)
+    return [*found, *([Parameter(SUSTAINED_CLOCK, clocks, "GEMMs without pause")] if clocks else [])]
 
 
 GROUPS = {  # of points that are simulated: the protocol of rings, or the kind
@@ -71,7 +76,7 @@ GROUPS = {  # of points that are simulated: the protocol of rings, or the kind
 
 def _what(point: Point) -> str:
     """Return the protocol that a ring on its own takes, or the kind of another point."""
-    if point.kind not in {"collectives", LIMITED_COLLECTIVES}:
+    if point.kind not in {"collectives", LIMITED}:
         return point.kind
     ring = point.terms[0].simulation
     assert isinstance(ring, CollectiveAlone)
@@ -99,7 +104,7 @@ class Fitted:
 
 def value_at(machine: MachineSpec, path: str) -> int | float:
     """Return the number at the dotted *path*; the matrix clock as a number, also if it is the compute clock."""
-    found = machine.gpu.clock_of_matrices if path == "gpu.matrix_clock" else trees.value_at(machine, path)
+    found = machine.gpu.clock_of_matrices if path == SUSTAINED_CLOCK else trees.value_at(machine, path)
     assert isinstance(found, int | float)
     return found
 

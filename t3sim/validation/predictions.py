@@ -20,7 +20,8 @@ from t3sim.errors import InputDataError
 from t3sim.files import parse_json, read_limited
 from t3sim.measurements.samples import Measurements, csv_text
 from t3sim.results.digest import file_digest, machine_digest, sha256_of, source_digest
-from t3sim.validation.points import RATIO, SIMULATED, Compared, Point, key_of
+from t3sim.validation.point import RATIO, Point, key_of
+from t3sim.validation.points import SIMULATED, Compared
 
 MAX_PREDICTIONS_BYTES = 16 << 20
 ERRORS = ("MAPE", "wMAPE", "largest")

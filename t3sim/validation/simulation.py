@@ -28,7 +28,7 @@ from t3sim.config.experiment import (
     WorkloadSpec,
 )
 from t3sim.config.machine import MachineSpec
-from t3sim.errors import InputDataError
+from t3sim.errors import InputDataError, T3SimError
 from t3sim.experiment.checks import workload_findings
 from t3sim.experiment.phase_runner import PhaseRunner
 from t3sim.experiment.phase_task import MadeOfPhases
@@ -94,7 +94,7 @@ class Simulation(MadeOfPhases):
         """Say why an experiment with this machine and workload would be refused; empty if it would not."""
         run = self.run
         found = workload_findings(run.machine, run.workload, overlap_strategies.get(run.strategy))
-        return next((f"{key} {message}" for key, message in found), "")
+        return "; ".join(f"{key} {message}" for key, message in found)
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """Return the phases that the times are taken from."""
@@ -460,25 +460,17 @@ def with_value(machine: MachineSpec, path: str, value: object) -> MachineSpec:
     return machine.model_copy(update={head: with_value(getattr(machine, head), rest, value) if rest else value})
 
 
-def unthrottled(machine: MachineSpec) -> MachineSpec:
-    """Return *machine* as it is in loops that are over before the power limit acts, some tens of milliseconds."""
-    changes = {"matrix_clock": machine.gpu.burst_matrix_clock, "matrix_clock_by": "share"}
-    return with_value(machine, "gpu", machine.gpu.model_copy(update=changes))
-
-
-def at_onset(machine: MachineSpec) -> MachineSpec:
-    """Return *machine* as it is when GEMMs begin: its clock falls with the units that they have, at once."""
-    changes = {"matrix_clock": machine.gpu.onset_matrix_clock, "matrix_clock_by": "units"}
-    return with_value(machine, "gpu", machine.gpu.model_copy(update=changes))
-
-
 def outcomes_of(runner: PhaseRunner) -> dict[Any, Outcome]:
     """Return the outcomes of the simulations that are the points of *runner*, as far as they are finished or failed."""
     found = {runner.points[i]: Outcome(failed=one.reason) for i, one in runner.failed.items()}
     for i, one in runner.results.items():
         simulation = runner.points[i]
         assert isinstance(simulation, Simulation)
-        found[simulation] = replace(simulation.outcome(one.result), wall_s=one.wall_s)
+        try:
+            outcome = simulation.outcome(one.result)
+        except (T3SimError, ValueError) as error:
+            outcome = Outcome(failed=next(iter(str(error).splitlines()), type(error).__name__))
+        found[simulation] = replace(outcome, wall_s=one.wall_s)
     return found
 
 

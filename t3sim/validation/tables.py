@@ -15,7 +15,8 @@ from t3sim.config.trees import shown_value
 from t3sim.measurements.samples import csv_text
 from t3sim.validation.calibrate import Fitted
 from t3sim.validation.holdout import is_held_out
-from t3sim.validation.points import KEY_COLUMNS, Compared, key_of
+from t3sim.validation.point import KEY_COLUMNS, key_of
+from t3sim.validation.points import Compared
 
 BEFORE_KEY: dict[str, Callable[[Compared], object]] = {
     "kind": lambda one: one.point.kind,  # of the comparison
@@ -33,6 +34,7 @@ AFTER_KEY: dict[str, Callable[[Compared], object]] = {
     "held_out": lambda one: str(is_held_out(one.point.row.file, one.point.row.line)).lower(),  # see holdout.py
     "status": lambda one: one.status,  # simulated, failed, not simulated
     "reason": lambda one: one.reason,  # why not, or a remark
+    "operating_point": lambda one: one.point.operating_point,  # of its GEMMs, and what it was decided by
     # host seconds of its simulations, which other points may share; differs from run to run
     "wall_s": lambda one: "" if one.wall_s is None else f"{one.wall_s:.2f}",
 }

@@ -77,7 +77,10 @@ def test_commands_with_signals_are_handed_over(chunks: int, handovers: int) -> N
 
 def test_an_epilogue_of_the_kernel_counts() -> None:
     """Of the only tile of each unit, once."""
-    steady = ("machine.gpu.compute_unit.lds=96 KiB", "machine.gpu.matrix_clock=compute_clock")
+    steady = (
+        "machine.gpu.compute_unit.lds=96 KiB",
+        "machine.gpu.operating_points.sustained.matrix_clock=compute_clock",
+    )
     run = run_of("sequential", *steady, shape=(512, 512, 4096), tp=1)
     part = gemm_part(operator_of(run))
     longer = with_tiling(part, epilogue=100_000)

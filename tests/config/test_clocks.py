@@ -20,7 +20,6 @@ from t3sim.program.parts import gemm_part, reduce_scatter_part
 from t3sim.program.plan import Part, matrix_share
 from t3sim.registry import encoded
 from t3sim.system.simulate import simulate
-from t3sim.validation.simulation import at_onset, unthrottled
 from t3sim.validation.tiles import efficiency_of
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import make_tile_trace, matrix_cycles
@@ -51,7 +50,7 @@ def test_the_clock_falls_as_measured_with_the_share_of_the_peak(
     rows = [row for row in measured_rows(f"{name}-clocks-in-loops.csv") if row["operands"] == "normal"]
     of_shape = [row for row in rows if tuple(int(row[axis]) for axis in "mnk") == shape]
     measured = mean(float(row["ghz"]) for row in of_shape if first <= float(row["from_ms"]) < last)
-    spec = machine(name) if loop == "at the power limit" else unthrottled(machine(name))
+    spec = machine(name) if loop == "at the power limit" else machine(name).at_operating_point("boost")
     share = share_of(name, shape)
     assert spec.at_matrix_share(share).gpu.compute_clock / 1e9 == pytest.approx(measured, rel=0.04)
     if shape[2] == 384:  # the check would see a clock that is the same for all
@@ -65,8 +64,10 @@ def test_the_clock_falls_less_where_fewer_units_multiply(n_units: int) -> None:
     rows = [row for row in measured_rows("h200-clocks.csv") if row["waiting"] == waiting and row["gemms"] != "30"]
     during = [float(row["ghz"]) for row in rows if 10 <= int(row["from_us"]) < 200]
     assert mean(during) == pytest.approx(MEASURED[n_units], rel=0.03)
-    by_share = unthrottled(machine("h200")).at_matrix_share(share_of("h200", (16384, 3072, 1536), n_units))
-    by_units = at_onset(machine("h200")).at_matrix_share(n_units / 132)
+    by_share = (
+        machine("h200").at_operating_point("boost").at_matrix_share(share_of("h200", (16384, 3072, 1536), n_units))
+    )
+    by_units = machine("h200").at_operating_point("onset").at_matrix_share(n_units / 132)
     for spec in (by_share, by_units):
         assert spec.gpu.compute_clock / 1e9 == pytest.approx(MEASURED[n_units], rel=0.04)
 
@@ -109,14 +110,14 @@ def test_an_epilogue_of_the_kernel_is_time_without_products() -> None:
 
 
 def test_when_gemms_begin_the_clock_falls_with_the_units_that_they_have() -> None:
-    spec = at_onset(machine("h200"))
+    spec = machine("h200").at_operating_point("onset")
     small = GemmShape(m=128 * 132, n=256, k=64)
     op = Operator(spec, 2, make_tile_trace(small, load_tiling("gemm-128x256"), 2))
     clocks = {n: gemm_part(op, n).clocked(spec).gpu.compute_clock / 1e9 for n in (None, 66)}
     assert clocks == {None: pytest.approx(1.62, rel=0.002), 66: pytest.approx(1.8, rel=0.002)}
-    assert gemm_part(op).clocked(unthrottled(spec)).gpu.compute_clock / 1e9 > 1.75
+    assert gemm_part(op).clocked(spec.at_operating_point("boost")).gpu.compute_clock / 1e9 > 1.75
     t3 = machine("t3-150")
-    assert at_onset(t3).at_matrix_share(1.0).gpu.compute_clock == t3.gpu.compute_clock
+    assert t3.at_operating_point("onset").at_matrix_share(1.0).gpu.compute_clock == t3.gpu.compute_clock
 
 
 def test_a_machine_whose_clock_does_not_fall_stays_as_it_is() -> None:
@@ -139,7 +140,7 @@ def test_on_fewer_units_with_as_many_rounds_a_gemm_is_quicker_and_the_bound_know
 
 def test_any_clock_that_it_falls_to_is_taken() -> None:
     """Cycles at clocks between are whole ticks, to 0.2 %."""
-    spec = machine_of("h200", ["machine.gpu.matrix_clock=1283 MHz"])
+    spec = machine_of("h200", ["machine.gpu.operating_points.sustained.matrix_clock=1283 MHz"])
     hz = TickBase.of(spec)
     for share in (0.1, 0.37, 0.81, 1.0):
         clock = spec.at_matrix_share(share).gpu.compute_clock
@@ -182,7 +183,7 @@ def test_how_much_a_recorded_kernel_multiplies_is_told_at_the_clock_that_it_leav
     at_peak, first = 2 * 128 * 256 * 4096 / 4096, spec.gpu.l2.hit_latency + spec.gpu.l2.miss_latency
     efficiency = efficiency_of(60e-6, spec, tiling, shape)
     share = at_peak / (at_peak / efficiency + 128 * 256 * 2 / 32)
-    clock = 1.98e9 - share * (1.98e9 - spec.gpu.burst_matrix_clock)
+    clock = 1.98e9 - share * (1.98e9 - spec.at_operating_point("boost").gpu.clock_of_matrices)
     assert (at_peak / efficiency + first) / clock == pytest.approx(60e-6, rel=1e-3)
 
 
@@ -204,7 +205,10 @@ def test_gemms_side_by_side_share_the_units_and_those_of_one_stream_do_not() -> 
 
 
 def test_a_gpu_of_its_own_has_the_clock_of_what_it_does() -> None:
-    text = ("machine.gpu[1].compute_unit.matrix_efficiency=0.2", "machine.gpu[2].matrix_clock_by=units")
+    text = (
+        "machine.gpu[1].compute_unit.matrix_efficiency=0.2",
+        "machine.gpu[2].operating_points.sustained.scales_with=units",
+    )
     ring = point(
         "sequential", "mode=explicit", *text, shape=(512, 256, 64), tp=4, machine="h200", tiling="gemm-128x256"
     ).machine
@@ -221,7 +225,14 @@ def test_a_gpu_of_its_own_has_the_clock_of_what_it_does() -> None:
 @pytest.mark.parametrize("strategy", ["sequential", "t3"])
 def test_gpus_of_unlike_clocks_that_fall_run(strategy: str, override: str) -> None:
     """Parts of one GPU count in the ticks of the ring."""
-    run = point(strategy, "mode=explicit", "machine.gpu.matrix_clock=900 MHz", override, shape=(256, 256, 64), tp=2)
+    run = point(
+        strategy,
+        "mode=explicit",
+        "machine.gpu.operating_points.sustained.matrix_clock=900 MHz",
+        override,
+        shape=(256, 256, 64),
+        tp=2,
+    )
     fast = run.model_copy(update={"machine": point(strategy, "mode=explicit", override, tp=2).machine})
     slow_us, fast_us = (one.ticks.to_us(one.total) for one in map(simulate, (run, fast)))
     assert slow_us > fast_us
@@ -229,7 +240,7 @@ def test_gpus_of_unlike_clocks_that_fall_run(strategy: str, override: str) -> No
 
 def test_no_design_beats_the_bound_where_the_clock_falls_by_more_than_half() -> None:
     """Who takes more cycles may be quicker then, so the quickest number of them counts."""
-    spec = machine_of("h200", ["machine.gpu.matrix_clock=400 MHz"])
+    spec = machine_of("h200", ["machine.gpu.operating_points.sustained.matrix_clock=400 MHz"])
     trace = make_tile_trace(GemmShape(m=128 * 132, n=256, k=4096), load_tiling("gemm-128x256"), 1)
     hz, c, lost = TickBase.of(spec), 1.98e9, 1.58e9
     used = 2 * 128 * 256 * 4096 / 4096
@@ -239,7 +250,7 @@ def test_no_design_beats_the_bound_where_the_clock_falls_by_more_than_half() -> 
 
 def test_a_clock_of_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="matrix_clock"):
-        machine_of("h200", ["machine.gpu.matrix_clock=0 Hz"])
+        machine_of("h200", ["machine.gpu.operating_points.sustained.matrix_clock=0 Hz"])
 
 
 def test_gpus_that_are_alike_have_the_clock_of_the_rank_that_uses_most() -> None:

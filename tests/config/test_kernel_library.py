@@ -9,12 +9,13 @@ from click.testing import CliRunner
 
 from t3sim.cli import main
 from t3sim.config.experiment import KernelLibrarySpec, WorkloadSpec
-from t3sim.config.presets import library_of, load_kernels, load_tiling, preset_names
-from t3sim.config.resolve import resolve_machine
-from t3sim.config.yaml_loader import Node, Position
+from t3sim.config.presets import load_kernels, load_tiling, preset_names
+from t3sim.config.resolve import resolve_kernels, resolve_machine
+from t3sim.config.yaml_loader import Node, Position, load_yaml_text
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.checks import tiling_findings
 from t3sim.experiment.plan import Experiment, load_experiment
+from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
 from t3sim.workload.layer import sublayer_workloads
 from t3sim.workload.tiling import check_tiling
 
@@ -210,20 +211,59 @@ def test_canary_a_tile_of_160_columns_would_be_refused() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "library"),
-    [("h200", "cublas-hopper"), ("a100", "cublas-ampere"), ("a100-40g", "cublas-ampere"), ("t3-150", "cublas-hopper")],
-)
-def test_a_machine_names_its_library(machine: str, library: str) -> None:
-    """Also one made from another machine; one that names none has the default."""
-    assert library_of(machine) == library
+    [
+        ("h200", "cublas-hopper"), ("h100", "cublas-hopper"), ("mi355x", "cublas-hopper"), ("a100", "cublas-ampere"),
+        ("a100-40g", "cublas-ampere"), ("t3-150", None),
+    ],
+)  # fmt: skip
+def test_a_machine_names_its_library(machine: str, library: str | None) -> None:
+    """Also one made from another machine; one that names none has the default kernel."""
+    derived = load_yaml_text(f"{{preset: {machine}, link: {{latency: 700 ns}}}}", "e.yaml")
+    for node in (Node(machine, Position("")), derived):
+        found = resolve_machine(node).library
+        assert (None if found is None else found.value) == library
+        kernels, name = resolve_kernels(None, resolve_machine(node))
+        assert (kernels, name) == (load_kernels(library or "gemm-256x128"), library or "gemm-256x128")
+
+
+@pytest.mark.parametrize(
+    ("machine", "tiling", "chosen"),
+    [
+        ("h200", "", "cublas-hopper"), ("{preset: h200, link: {latency: 1 us}}", "", "cublas-hopper"),
+        ("h200", "tiling: gemm-128x128", "gemm-128x128"), ("t3-150", "", "gemm-256x128"),
+        ("a100", "", "cublas-ampere"),
+    ],
+)  # fmt: skip
+def test_run_takes_the_library_of_the_machine_unless_the_file_says_otherwise(
+    tmp_path: Path, machine: str, tiling: str, chosen: str
+) -> None:
+    file = tmp_path / "e.yaml"
+    work = "workload: {gemm: {m: 64, n: 8192, k: 3584}, tp: 2}\nstrategy: sequential\n"
+    file.write_text(f"name: e\nmachine: {machine}\n{tiling}\n{work}")
+    [run] = load_experiment(file).points
+    expected = fitting_kernels(load_kernels(chosen), run.machine)
+    assert run.workload.tiling == tiling_of(expected, run.workload.gemm, run.machine.gpu.n_compute_units)
+    assert (run.workload.kernels is not None) == chosen.startswith("cublas")
+
+
+def test_values_of_a_kernel_need_a_preset_on_a_machine_with_a_library(tmp_path: Path) -> None:
+    """The study's kernel is never taken in silence."""
+    file = tmp_path / "e.yaml"
+    work = "workload: {gemm: {m: 64, n: 8192, k: 3584}, tp: 2}\nstrategy: sequential\n"
+    file.write_text(f"name: e\nmachine: h200\ntiling: {{prefetch_depth: 2}}\n{work}")
+    with pytest.raises(ConfigError, match=r"e.yaml:3:9: tiling: has no `preset:`.*cublas-hopper"):
+        load_experiment(file)
 
 
 def test_a_machine_of_the_user_may_name_a_file_beside_it(file: Path) -> None:
     """Found from wherever the command is called, and no part of what the hardware is."""
     own = file.with_name("machine.yaml")
     own.write_text("preset: h200\nkernels: own.yaml\n")
-    assert isinstance(load_kernels(library_of(str(own))), KernelLibrarySpec)
-    assert load_kernels(library_of(str(own))) != load_kernels("cublas-hopper")
-    spec = resolve_machine(Node(str(own), Position("")), Path()).spec
+    machine = resolve_machine(Node(str(own), Position("")), Path())
+    kernels, _ = resolve_kernels(None, machine)
+    assert isinstance(kernels, KernelLibrarySpec)
+    assert kernels != load_kernels("cublas-hopper")
+    spec = machine.spec
     assert (spec.gpu, spec.memory, spec.link) == (H200.gpu, H200.memory, H200.link)
 
 

@@ -78,7 +78,7 @@ CROSS_FIELD = [
     ),
     ("link: {bandwidth: 99999999977 B/s}", "link.bandwidth", "is 99999999977 B/s; round it to whole MB/s"),
     (
-        "link: {bandwidth: 40 TB/s}, gpu: {matrix_clock: 1 MHz}",
+        "link: {bandwidth: 40 TB/s}, gpu: {operating_points: {sustained: {matrix_clock: 1 MHz}}}",
         "link.bandwidth",
         (
             "is 40 TB/s, 5000001 accesses (`memory.access`, 64 B) in one issue slot (`gpu.issue_slot`, 8 cycles), must"

@@ -535,8 +535,8 @@ CASES = [
     ),
     case(
         "F-A6 clock of nothing, where a word may stand",
-        machine("gpu: {matrix_clock: 0 Hz}"),
-        "e.yaml:2:47: machine.gpu.matrix_clock: `0`",
+        machine("gpu: {operating_points: {sustained: {matrix_clock: 0 Hz}}}"),
+        "e.yaml:2:78: machine.gpu.operating_points.sustained.matrix_clock: `0`",
     ),
     case(
         "F-A6 matrix rate of nothing",
@@ -827,14 +827,14 @@ CASES = [
         machine("gpu: loop-gpu.yaml"),
         "e.yaml:2:27: machine.gpu.n_compute_units: missing",
         "e.yaml:2:27: machine.gpu.compute_clock: missing",
-        "e.yaml:2:27: machine.gpu.matrix_clock: missing",
         "e.yaml:2:27: machine.gpu.issue_slot: missing",
         "e.yaml:2:27: machine.gpu.kernel_launch: missing",
         "e.yaml:2:27: machine.gpu.compute_unit: missing",
         "e.yaml:2:27: machine.gpu.l2: missing",
         "e.yaml:2:27: machine.gpu.tracker: missing",
         "e.yaml:2:27: machine.gpu.dma: missing",
-        "2",
+        "e.yaml:2:27: machine.gpu.collective_kernel: missing",
+        "loop-gpu.yaml:1:1: machine.gpu.preset: unknown",
     ),
     case(
         "F-A13 experiment as a machine",

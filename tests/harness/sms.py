@@ -10,7 +10,6 @@ from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.operations import NONE, STEP, STORE, Buffer, Moves, Program, table
-from t3sim.validation.simulation import unthrottled
 from tests.conftest import REPOSITORY
 from tests.kernel.small import mirrored
 
@@ -26,7 +25,7 @@ def measured_rows(name: str) -> list[dict[str, str]]:
 
 @cache
 def h200() -> MachineSpec:
-    return unthrottled(resolve_machine(Node("h200", Position("e.yaml"))).spec)
+    return resolve_machine(Node("h200", Position("e.yaml"))).spec.at_operating_point("boost")
 
 
 def moves_of(

@@ -13,7 +13,7 @@ from t3sim.gpu.kernel import codes
 from t3sim.program.checks import problems_of
 from t3sim.program.operations import STEP, STORE, Buffer, Gemm, Moves, Program, table
 from t3sim.system.machine import MirroredMachine
-from t3sim.validation.tiles import with_value
+from t3sim.validation.simulation import with_value
 from tests.kernel.small import TILING, at_once, gemm_of, machine, mirrored, ring_of, trace_of
 
 LINES, LINE = 64, 128  # loads in flight of a compute unit of t3-tiny; bytes

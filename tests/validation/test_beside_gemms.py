@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.config.presets import library_of, load_kernels
+from t3sim.config.presets import load_kernels
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.measurements.samples import read_measurements
@@ -57,7 +57,7 @@ def pair(folder: Path, shape: tuple[int, int, int]) -> SideBySide:
     text = f"{columns}\n{','.join(map(str, row))}\n"
     (folder / "contention.csv").write_text(text, encoding="utf-8")
     machine = resolve_machine(Node("h200", Position("e.yaml"))).spec
-    points = Points(machine, load_kernels(library_of("h200"))).of(read_measurements(folder))
+    points = Points(machine, load_kernels("cublas-hopper")).of(read_measurements(folder))
     return next(one for point in points for one in point.simulations if isinstance(one, SideBySide))
 
 

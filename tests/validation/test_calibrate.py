@@ -24,7 +24,7 @@ from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import UsageError
 from t3sim.measurements.samples import Measurement, Measurements
 from t3sim.validation.calibrate import Fitted, calibrate, readings, value_at, with_value
-from t3sim.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation, at_onset
+from t3sim.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation
 from t3sim.validation.tables import calibration_table, machine_file
 
 TILING = load_tiling("gemm-128x256")
@@ -36,7 +36,7 @@ HIDDEN = {  # what the made-up device really has
     f"{KERNEL}.low_latency.launch": 2_500_000,
     f"{KERNEL}.low_latency_128.launch": 9_000_000,
     "gpu.compute_unit.matrix_efficiency": 0.7,
-    "gpu.matrix_clock": 1_650_000_000,
+    "gpu.operating_points.sustained.matrix_clock": 1_650_000_000,
 }
 
 
@@ -89,7 +89,7 @@ def made_up() -> Measurements:
         ring = CollectiveAlone(truth, TILING, op.replace("_", "-"), size, gpus, n)  # type: ignore[arg-type]
         rows.append(row("collectives", line, collective=op, gpus=gpus, bytes=size, nccl_channels=channels,
                         nccl_proto="auto", time_us=formula_us(ring)))  # fmt: skip
-    cold = at_onset(truth)
+    cold = truth.at_operating_point("onset")
     for kind, machine in (("gemm", truth), ("gemm_gaps", cold)):
         for line, (m, n, k) in enumerate([(4096, 4096, 4096), (8192, 4096, 512), (16384, 3072, 192)], 2):
             time_us = formula_us(GemmAlone(machine, TILING, GemmShape(m=m, n=n, k=k)))
@@ -167,7 +167,8 @@ def test_groups_without_points_keep_their_numbers() -> None:
     gemms = replace(rows, rows=tuple(r for r in rows.rows if r.kind.startswith("gemm")))
     machine, fitted = calibrate(start(), gemms, TILING, simulate, lambda text: None)
     assert {one.path for one in fitted} == {
-        "gpu.compute_unit.matrix_efficiency", "gpu.compute_unit.workgroup_launch", "gpu.matrix_clock",
+        "gpu.compute_unit.matrix_efficiency", "gpu.compute_unit.workgroup_launch",
+        "gpu.operating_points.sustained.matrix_clock",
     }  # fmt: skip
     assert machine.gpu.collective_kernel == start().gpu.collective_kernel
 

@@ -18,8 +18,9 @@ from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import InputDataError, UsageError
 from t3sim.measurements.samples import Measurement, read_measurements
 from t3sim.system.parts import PhaseStore
-from t3sim.validation import points as validate
-from t3sim.validation.points import Point, Points, Term, compared, read_calibration, simulations_of
+from t3sim.validation.kinds import COMPARED, SIMULATED_KINDS, WITHOUT_SIMULATION
+from t3sim.validation.point import Point, Term
+from t3sim.validation.points import Points, compared, read_calibration, simulations_of, tiles_of
 from t3sim.validation.simulation import (
     PIECE,
     CollectiveAlone,
@@ -111,18 +112,6 @@ def test_kinds_and_what_they_are_compared_with(folder: Path) -> None:
     assert [one[0].n_compute_units if one else "none" for one in split] == [None, 2, "none"]  # type: ignore[union-attr]
     tiled = [point for point in points if point.row.values.get("kernel") == "tiled" and point.kind == "gemm"]
     assert [bool(point.terms) for point in tiled] == [False]
-
-
-def test_a_gemm_after_a_pause_is_not_slowed_down_by_the_power_limit(folder: Path) -> None:
-    machine = tiny("machine.gpu.matrix_clock=700 MHz")
-    points = Points(machine, tiling()).of(read_measurements(folder))
-    clocks = {
-        point.kind: point.simulations[0].machine.gpu.clock_of_matrices  # type: ignore[union-attr]
-        for point in points
-        if point.kind in {"gemm", "gemm_gaps", "gemm_sm_split"} and point.terms
-    }
-    full = machine.gpu.compute_clock
-    assert clocks == {"gemm": 700_000_000, "gemm_gaps": full, "gemm_sm_split": full}
 
 
 FACTS = {"device": "NVIDIA H200", "driver": "1", "cuda": "13", "date": "2026-11-22"}
@@ -220,18 +209,6 @@ def test_an_operator_of_a_strategy_is_that_strategy(tmp_path: Path) -> None:
     assert len(alone.terms) == 2
 
 
-@pytest.mark.parametrize("strategy", ["", "flux-push"])
-def test_a_loop_that_is_over_before_the_power_limit_acts_is_simulated_so(strategy: str, tmp_path: Path) -> None:
-    """Half of 15 runs of 13 us are over after 97.5 us, of 14 us after 105; long loops are those that say nothing."""
-    machine = tiny("machine.gpu.matrix_clock=700 MHz", "machine.gpu.power_limit_delay=100 us")
-    loops = ((15, 13), (15, 14), ("", 1))
-    rows = [f"gemm-rs,{128 * i},256,64,2,{strategy},{runs},{us}" for i, (runs, us) in enumerate(loops, 1)]
-    (tmp_path / "mine.csv").write_text("\n".join(["op,m,n,k,tp,strategy,runs,time_us", *rows]) + "\n")
-    points = Points(machine, tiling()).of(read_measurements(tmp_path / "mine.csv"))
-    clocks = [point.simulations[0].machine.gpu.clock_of_matrices for point in points]  # type: ignore[union-attr]
-    assert clocks == [machine.gpu.compute_clock, 700_000_000, 700_000_000]
-
-
 def test_a_host_that_takes_longer_than_the_gpus_decides_a_loop(tmp_path: Path) -> None:
     """Of a row that says what a call takes it; rows that do not say so are those of the device."""
     rows = [f"gemm-rs,{128 * i},256,64,2,flux-push,{host},9" for i, host in enumerate((500, 1, ""), 1)]
@@ -309,7 +286,7 @@ def test_loops_of_the_given_files_overlap_in_part(points: list[Point]) -> None:
                 is_given = Path(point.row.file).parent.name == "h200"
                 shares[is_given].add(both.gemm_share)
                 gpu = both.gemm.machine.gpu
-                assert gpu.matrix_clock == gpu.onset_matrix_clock == 1_620_000_000
+                assert (gpu.operating_point, gpu.clock_of_matrices) == ("boost", 1_575_000_000)
     assert shares == {True: {0.63}, False: {None}}
 
 
@@ -439,11 +416,11 @@ def test_a_list_for_other_measurements_is_refused(folder: Path, text: str, messa
 
 
 def test_every_recorded_tile_is_in_the_table_of_tiles(folder: Path) -> None:
-    maker, measurements = Points(tiny(), tiling()), read_measurements(folder)
-    points = maker.of(measurements)
+    measurements = read_measurements(folder)
+    points = Points(tiny(), tiling()).of(measurements)
     simulation = next(point.simulations[0] for point in points if point.kind == "tile_timelines" and point.terms)
     tiles = tuple((unit, 1.0 * unit, 2.0 * unit, 3.0 * unit) for unit in range(4))
-    rows = maker.tiles(measurements, {simulation: Outcome({}, tiles=tiles)})
+    rows = tiles_of(measurements, points, {simulation: Outcome({}, tiles=tiles)})
     found = list(csv.DictReader(io.StringIO(gzip.decompress(tiles_csv(folder, rows)).decode())))
     assert [int(row["line"]) for row in found] == list(range(2, 10))
     assert [row["simulated_end_ns"] for row in found] == ["0.0", "3.0", "6.0", "9.0", "", "", "", ""]
@@ -451,7 +428,6 @@ def test_every_recorded_tile_is_in_the_table_of_tiles(folder: Path) -> None:
 
 def test_scattered_tiles_are_simulated_as_they_were_recorded(points_of_one_kernel: list[Point]) -> None:
     """One simulation for each record; each fused row has one for each order, at the clock of GEMMs without pause."""
-    gpu = machine_of("h200", ()).gpu
     found = {kind: set[Any]() for kind in ("tile_timelines", "fused_scatter")}
     for point in points_of_one_kernel:
         if point.kind in found:
@@ -460,8 +436,8 @@ def test_scattered_tiles_are_simulated_as_they_were_recorded(points_of_one_kerne
     assert sorted((one.gemm.gemm.k, one.order) for one in timelines) == [(384, "next"), (2128, "next")]
     orders = [(k, order) for k in (384, 528, 1536, 2128) for order in ("naive", "next")]
     assert sorted((one.gemm.gemm.k, one.order) for one in rows) == orders
-    assert {one.gemm.machine.gpu.clock_of_matrices for one in timelines} == {gpu.burst_matrix_clock}
-    assert {one.gemm.machine.gpu.clock_of_matrices for one in rows} == {gpu.matrix_clock}
+    assert {one.gemm.machine.gpu.operating_point for one in timelines} == {"boost"}
+    assert {one.gemm.machine.gpu.operating_point for one in rows} == {"sustained"}
 
 
 def test_tiles_of_another_size_are_not_simulated(tmp_path: Path) -> None:
@@ -501,9 +477,8 @@ def test_copies_by_engines_are_simulated_where_there_are_engines(tmp_path: Path)
 def test_every_kind_is_simulated_or_has_a_reason() -> None:
     from t3sim.measurements.kinds import KINDS
 
-    assert set(KINDS) - set(validate.WITHOUT_SIMULATION) == set(validate.SIMULATED_KINDS) - {
-        "channel_limited_collectives"
-    }
+    assert set(KINDS) - set(WITHOUT_SIMULATION) == set(SIMULATED_KINDS) - {"channel_limited_collectives"}
+    assert set(COMPARED) == set(KINDS)
 
 
 # --- transfers of several GPUs, GEMMs in green contexts ------------------------------------------------

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
 from t3sim.errors import InputDataError
 from t3sim.experiment.phase_digest import phase_digest
-from t3sim.measurements.samples import Measurement, read_measurements
+from t3sim.measurements.samples import Measurement, Measurements, read_measurements
 from t3sim.system.parts import PhasePlan, PhaseStore
 from t3sim.system.simulate import simulate
+from t3sim.validation.bench import Bench
+from t3sim.validation.point import NotSimulatedError
 from t3sim.validation.points import Points
 from t3sim.validation.simulation import (
     CollectiveAlone,
@@ -31,7 +33,7 @@ from t3sim.validation.simulation import (
     scatter_figures,
     tile_figures,
 )
-from t3sim.validation.tiles import Scatters, efficiency_of, simulation_of, timelines_of
+from t3sim.validation.tiles import efficiency_of, scatter_of_row, simulation_of
 from t3sim.workload.tiling import make_tile_trace
 from tests.harness.measured import FOUR_TILES, SHAPE, SUBLAYER, tile, tiling, tiny, write_folder
 
@@ -84,7 +86,7 @@ def test_points_are_of_gemms_in_a_row_where_they_fit() -> None:
     sizes = {GemmShape(m=64, n=64, k=64): True, GemmShape(m=256, n=256, k=256): False}
     for shape, is_repeated in sizes.items():
         row = Measurement("gemm", {"m": shape.m, "n": shape.n, "k": shape.k, "time_us": 1.0}, "x.csv", 2)
-        [point] = points._gemm(row)
+        [point] = points.of(Measurements(Path(), (row,), {}))
         [simulation] = point.simulations
         assert simulation.is_repeated == is_repeated
 
@@ -172,14 +174,14 @@ def test_figures_of_tiles_by_hand() -> None:
 
 
 def test_the_rate_of_a_recorded_kernel_is_that_of_its_median_main_loop(tmp_path: Path) -> None:
-    [timeline, scatter] = timelines_of(read_measurements(write_folder(tmp_path)))
+    bench = Bench.of(tiny(), tiling(), read_measurements(write_folder(tmp_path)))
+    timeline, scatter = bench.timelines.values()
     gpu = tiny().gpu
     efficiency = efficiency_of(timeline.main_loop_s(), tiny(), tiling(), GEMM)
     first_operands_s = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.compute_clock
     flops = gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_clock * efficiency * (15e-6 - first_operands_s)
     assert flops == pytest.approx(2 * 64 * 64 * 128)
-    simulation, remark = simulation_of(timeline, tiny(), tiling())
-    assert simulation is not None
+    simulation, remark = simulation_of(timeline, bench, tiny())
     assert simulation.gemm.machine.gpu.compute_unit.matrix_efficiency == efficiency
     assert f"{efficiency:.3f}" in remark
     assert scatter.is_scatter
@@ -208,14 +210,14 @@ def test_stores_by_quarter_by_hand() -> None:
     assert [found[f"stores_of_quarter_{n}"] for n in (1, 2, 3, 4)] == pytest.approx([0.05, 0.25, 0.45, 0.65])
 
 
-def scattered(tmp_path: Path, *ks: int) -> Scatters:
+def scattered(tmp_path: Path, *ks: int) -> Bench:
     """Records of a kernel that scatters, its main loop k / 64 + 1 us long, for two GPUs."""
     rows = [
         tile(wg, *at, kernel="scatter") | {"k": k, "mainloop_end_ns": wg + 1000 * (k // 64 + 1)}
         for k in ks
         for wg, at in enumerate(FOUR_TILES)
     ]
-    return Scatters(read_measurements(write_folder(tmp_path, {"tile_timelines": rows})), tiling())
+    return Bench.of(tiny(), tiling(), read_measurements(write_folder(tmp_path, {"tile_timelines": rows})))
 
 
 @pytest.mark.parametrize(("kernel", "cycles"), [("gemm", 128), ("scatter", 128), ("tiled", 0)])
@@ -224,11 +226,14 @@ def test_recorded_tiles_of_triton_go_through_the_shared_memory_once(kernel: str,
     rows = [tile(wg, *at, kernel=kernel) for wg, at in enumerate(FOUR_TILES)]
     found = read_measurements(write_folder(tmp_path, {"tile_timelines": rows}))
     own = tiling().model_copy(update={"epilogue": 5000})
+    bench = Bench.of(tiny(), own, found)
     if kernel == "scatter":
-        assert Scatters(found, own).tiling.epilogue == cycles
+        row = Measurement("fused_scatter", {**bench.measurements.rows[0].values, "gpus": 2}, found.rows[0].file, 2)
+        made, _ = scatter_of_row(row, bench, tiny(), "next")
+        assert made.gemm.tiling.epilogue == cycles
         return
-    simulation, _ = simulation_of(timelines_of(found)[0], tiny(), own)
-    assert simulation is not None
+    [timeline] = bench.timelines.values()
+    simulation, _ = simulation_of(timeline, bench, tiny())
     assert simulation.gemm.tiling.epilogue == cycles
 
 
@@ -238,8 +243,8 @@ def fused_row(tmp_path: Path, k: int) -> Measurement:
 
 
 def test_a_shape_without_a_record_is_on_the_line_through_the_others(tmp_path: Path) -> None:
-    simulation, remark = scattered(tmp_path, 128, 512).of_row(fused_row(tmp_path, 256), tiny(), "next")
-    assert simulation is not None
+    bench = scattered(tmp_path, 128, 512)
+    simulation, remark = scatter_of_row(fused_row(tmp_path, 256), bench, tiny(), "next")
     shape = GemmShape(m=1024, n=128, k=256)
     efficiency = simulation.gemm.machine.gpu.compute_unit.matrix_efficiency
     assert efficiency == pytest.approx(efficiency_of(5e-6, tiny(), tiling(), shape))
@@ -247,9 +252,9 @@ def test_a_shape_without_a_record_is_on_the_line_through_the_others(tmp_path: Pa
 
 
 def test_one_record_makes_no_line(tmp_path: Path) -> None:
-    simulation, remark = scattered(tmp_path, 128).of_row(fused_row(tmp_path, 256), tiny(), "next")
-    assert simulation is None
-    assert remark == "too few recorded tiles to tell how long its main loop is"
+    bench = scattered(tmp_path, 128)
+    with pytest.raises(NotSimulatedError, match="too few recorded tiles"):
+        scatter_of_row(fused_row(tmp_path, 256), bench, tiny(), "next")
 
 
 @pytest.mark.parametrize("order", ["next", "naive"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from t3sim.config.machine import MachineSpec
-from t3sim.validation.tiles import with_value
+from t3sim.validation.simulation import with_value
 from tests.harness.sms import h200, measured_rows, simulated_us
 
 SIZES = 1 << 20, 5 << 20  # bytes of results of each SM: their difference has no start, and few ends, in it

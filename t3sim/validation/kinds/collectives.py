@@ -1,0 +1,44 @@
+"""``collectives``: a ring by itself, with the machine's own channels or held to some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from t3sim.measurements.samples import Measurement
+from t3sim.spelling import spelled_as
+from t3sim.validation.bench import OPS, Bench, one
+from t3sim.validation.kinds.interface import ComparedKind
+from t3sim.validation.point import Comparison, NotSimulatedError, Point, Term
+
+LIMITED = "channel_limited_collectives"  # told apart in the tables
+
+
+def points(row: Measurement, bench: Bench) -> Iterable[Point]:
+    """Return the point of *row*."""
+    channels, protocol = str(row["nccl_channels"]), str(row["nccl_proto"])
+
+    def make() -> Comparison:
+        if reason := _not_one_ring(row):
+            raise NotSimulatedError(reason)
+        if protocol not in {"auto", "Simple"}:
+            raise NotSimulatedError(f"the machine is not held to the protocol {protocol}")
+        op = OPS[str(row["collective"])]
+        return one(Term(bench.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol)))
+
+    kind = "collectives" if channels == "auto" else LIMITED
+    return [bench.point(row, "time_us", make, kind=kind, host_us=bench.measurements.host_us(row))]
+
+
+def _not_one_ring(row: Measurement) -> str:
+    """Say why a collective is none of the rings of one host that are simulated; empty if it may be one."""
+    name, algorithm = str(row["collective"]), str(row.values.get("nccl_algo", "Ring"))
+    if int(row.values.get("hosts", 1)) > 1:
+        return f"{row['hosts']} hosts: transfers between hosts are not modelled"
+    if name not in OPS:
+        return f"{name.replace('_', '-')}: no such collective is simulated"
+    if spelled_as(algorithm, ["Ring"]) != "Ring":
+        return f"{algorithm}: NCCL was held to this algorithm; rings are simulated"
+    return ""
+
+
+KINDS = [ComparedKind("collectives", points, ("collectives", LIMITED))]

@@ -1,0 +1,63 @@
+"""``operators``: a GEMM and its collective, one after the other or as a strategy overlaps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+from t3sim.collective.schedule import Op
+from t3sim.config.experiment import OperatorKind
+from t3sim.config.machine import MachineSpec
+from t3sim.config.presets import load_kernels
+from t3sim.measurements.samples import Measurement
+from t3sim.overlap import not_an_operator_of, overlap_strategies
+from t3sim.validation.bench import Bench, one, output_bytes
+from t3sim.validation.kinds.interface import ComparedKind
+from t3sim.validation.operating_points import Loops
+from t3sim.validation.point import Comparison, NotSimulatedError, Point, Term
+from t3sim.validation.simulation import Overlapped
+from t3sim.validation.timelines import shape_of
+from t3sim.workload.kernel_choice import fitting_kernels
+from t3sim.workload.tiling import ELEMENT_BYTES
+
+
+def points(row: Measurement, bench: Bench) -> Iterable[Point]:
+    """Return the point of *row*."""
+    name, regime = str(row.values.get("strategy", "")), bench.regime(row, Loops())
+    is_overlapped = bool(name) and (name not in overlap_strategies or overlap_strategies.get(name).kind != "baseline")
+
+    def make() -> Comparison:
+        return _overlapped(row, bench, name, regime.machine) if is_overlapped else _parts(row, bench, regime.machine)
+
+    host_us = bench.measurements.host_us(row)
+    return [bench.point(row, "time_us", make, host_us=host_us, operating_point=regime.shown)]
+
+
+def _parts(row: Measurement, bench: Bench, machine: MachineSpec) -> Comparison:
+    """Compare with the GEMM, and the collective of its output after it or the all-gather of its A before it."""
+    is_gather = row["op"] == "ag-gemm"
+    op: Op = "all-gather" if is_gather else "reduce-scatter" if row["op"] == "gemm-rs" else "all-reduce"
+    size = ELEMENT_BYTES * int(row["m"]) * int(row["k"]) if is_gather else output_bytes(row)
+    terms = [Term(bench.gemm(row, machine)), Term(bench.ring(op, size, int(row["tp"])))]
+    return Comparison.of(*(reversed(terms) if is_gather else terms), remark="its parts back to back")
+
+
+def _overlapped(row: Measurement, bench: Bench, name: str, machine: MachineSpec) -> Comparison:
+    """Compare with the operator as the strategy *name* runs it."""
+    params = given_parameters(str(row.values.get("parameters", "")))
+    shape, operator = shape_of(row), next(kind for kind in get_args(OperatorKind) if kind == row["op"])
+    strategy, tiling = overlap_strategies.get(name), row.values.get("tiling")
+    strategy.encode(dict(params))
+    kernels = bench.kernels if tiling is None else fitting_kernels(load_kernels(str(tiling)), machine)
+    if operator not in strategy.operators:
+        raise NotSimulatedError(not_an_operator_of(strategy, operator))
+    return one(Term(Overlapped(machine, kernels, shape, int(row["tp"]), operator, strategy.name, params)))
+
+
+def given_parameters(text: str) -> tuple[tuple[str, int | str], ...]:
+    """Return the parameters of a strategy that a row states, like ``chunks=8;host=eager``."""
+    pairs = [pair.partition("=") for pair in text.split(";") if pair]
+    return tuple((name.strip(), int(value) if value.strip().isdecimal() else value.strip()) for name, _, value in pairs)
+
+
+KINDS = [ComparedKind("operators", points)]
