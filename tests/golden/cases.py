@@ -58,8 +58,9 @@ EXPLICIT = {"mode": "explicit"}
 
 
 def gemm(machine: Case, strategy: str, workload: Case, *, params: Case | None = None, **more: Any) -> dict[str, Any]:
-    """Return the case of a GEMM and its collective."""
-    return {"machine": machine, "workload": workload, "strategy": {"name": strategy, **(params or {})}, **more}
+    """Return the case of a GEMM and its collective, by one kernel whatever library the machine names."""
+    case = {"machine": machine, "workload": workload, "strategy": {"name": strategy, **(params or {})}}
+    return {**case, "tiling": "gemm-256x128", **more}
 
 
 def ring(machine: Case, op: str, size: str, gpus: int = 4, **more: Any) -> dict[str, Any]:
@@ -148,7 +149,13 @@ def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
     retained = {"preset": "h200", "gpu": {"l2": {"retention": "128 KiB"}}}
     yield "h200 reduce-scatter short retention", ring(channels(retained, 4, "simple"), "reduce-scatter", "1 MiB")
     yield "h200 all-gather explicit", ring(whole, "all-gather", "1 MiB", 2, **EXPLICIT)
-    panels = {"workgroup_tile": [128, 128], "wavefront_tile": [64, 64], "k_slice": 64, "split_k": 4}
+    panels = {
+        "preset": "gemm-256x128",
+        "workgroup_tile": [128, 128],
+        "wavefront_tile": [64, 64],
+        "k_slice": 64,
+        "split_k": 4,
+    }
     one = {"gemm": {"m": 256, "n": 256, "k": 2048}, "tp": 1}
     yield "h200 split-k", gemm(H200, "sequential", one, tiling=panels)
 
