@@ -71,7 +71,7 @@ class _Steps:
 def direct_program(op: Operator, rank: int, kernel: DirectKernel) -> Program:
     """Return the all-reduce of an array of n chunks like the output of *op* by *kernel*, as *rank* runs it.
 
-    Chunk p of a rank's memory is chunk (rank + p) mod n of the array, as in rings; libraries have one order on all GPUs.
+    Chunk p of a rank's memory is chunk (rank + p) mod n of the array, as in rings; in libraries it is chunk p.
     """
     memory, n, c = op.memory(), op.n, op.chunk_granules
     n_workgroups = kernel.n_workgroups(n * c * op.granule, n)
@@ -114,7 +114,7 @@ def _two_shot(first: _Steps, second: _Steps, data: Buffer, output: Buffer) -> li
 
     The chunk that a rank adds up is the last one in its memory.
     """
-    op, c, n = first.op, first.op.chunk_granules, first.op.n
+    c, n = first.op.chunk_granules, first.op.n
     own, is_pull = (n - 1) * c, first.kernel.form == "two-shot pull"
     sums = first.memory.buffer("sums", c) if is_pull else None
     kept = output.first + own if sums is None else sums.first
