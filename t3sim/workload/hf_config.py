@@ -243,6 +243,10 @@ class _Reader:
         sizes = {name: self.value(name, i) for name in (*MLA, "q_lora_rank", "o_groups", "o_lora_rank")}
         if self.family.latent:  # the one latent vector is a head's key and value
             head_dim, rope = self.value("head_dim", i) or 0, sizes["qk_rope_head_dim"] or 0
+            if head_dim <= rope:
+                message = f"is {head_dim}, must be above `qk_rope_head_dim`, {rope}"
+                self.problems.add(self.at, f"{self.where}head_dim", message)
+                return None
             sizes.update(value_dim=head_dim, kv_lora_rank=head_dim - rope, qk_nope_head_dim=head_dim - rope)
         else:
             sizes.update(o_groups=None, o_lora_rank=None)
@@ -262,7 +266,7 @@ class _Reader:
             return None
         n_shared, shared = self.value("shared_experts", i, least=0), self.value("shared_width", i, least=0)
         if shared is None:
-            shared = n_shared * width if n_shared else None
+            shared = self.count(n_shared * width, self.spelled("shared_experts")) if n_shared else None
         elif n_shared == 0:
             shared = None
         groups = self.value("expert_groups", i, least=0) or None
@@ -274,8 +278,8 @@ class _Reader:
     def dense_width(self, i: int, hidden: int, block: Any) -> int | None:
         """Return the width of a feed-forward part without experts."""
         factor = block.get("ffn_mult") if isinstance(block, dict) else None
-        if isinstance(factor, int | float) and 0 < factor < LIMIT:  # as Nemotron-NAS rounds it
-            return -(-int(2 * factor * hidden / 3) // 256) * 256
+        if isinstance(factor, int | float) and 0 < factor < LIMIT:
+            return _two_thirds(factor * hidden)
         if isinstance(block, dict) and isinstance(block.get("intermediate_size"), int):
             return self.count(block["intermediate_size"], "block_configs")
         if self.family.shared_is_dense and (shared := self.value("shared_width", i, least=0)):
@@ -285,10 +289,12 @@ class _Reader:
         if width is None and self.family.four_times:
             return 4 * hidden
         if width is None:
-            key = self.stated_key("intermediate") or KEYS["intermediate"][0]
+            key = self.stated_key("intermediate") or "intermediate_size"
             message = "is missing" if key not in self.found else "found nothing, a whole number is needed"
             self.problems.add(self.at, self.where + key, message)
             return None
+        if self.family.two_thirds and self.found.get("block_auto_adjust_ff_dim") is not False:
+            return _two_thirds(width)
         return width // 2 if self.family.halved else width
 
     # --- values ------------------------------------------------------------------------------------
@@ -303,7 +309,11 @@ class _Reader:
         if key is not None and lookup(self.found, key) is None and not is_optional:
             self.problems.add(self.at, self.where + key, "found nothing, a whole number is needed")
             return None
-        return self.value(name)
+        found, n_problems = self.value(name), len(self.problems)
+        if found is None and not is_optional and not n_problems:
+            what = found_words(self.stated(name))
+            self.problems.add(self.at, self.where + self.spelled(name), f"found {what}, a whole number is needed")
+        return found
 
     def value(self, name: str, i: int = 0, mixer: str = "", least: int = 1) -> int | None:
         """Return a field of layer *i*, whose attention is *mixer*; None if neither file nor class says it."""
@@ -409,6 +419,11 @@ class _Reader:
         if self.assumed:
             listed = ", ".join(f"{key} {value}" for key, value in self.assumed.items())
             yield f"not in the file, taken from the class in transformers: {listed}"
+
+
+def _two_thirds(width: float) -> int:
+    """Return two thirds of *width* in multiples of 256, as Nemotron-NAS and LFM2 round them."""
+    return -(-int(2 * width / 3) // 256) * 256
 
 
 def _is_absent(block: Any) -> bool:

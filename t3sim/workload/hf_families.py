@@ -21,7 +21,9 @@ KEYS: dict[str, tuple[str, ...]] = {
     ),
     "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
     "value_dim": ("v_head_dim",),
-    "intermediate": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "ff_intermediate_size"),
+    "intermediate": (
+        "block_ff_dim", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "ff_intermediate_size",
+    ),
     "experts": (
         "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts",
         "ffn_config.moe_num_experts",
@@ -83,6 +85,7 @@ class Family:
     attentions: int = 1  # a layer has so many, and so many dense feed-forward parts
     besides: str = ""  # what else a layer with attention has that is not simulated
     halved: bool = False  # the key has gate and up projection together
+    two_thirds: bool = False  # the width is 2/3 of the key, unless `block_auto_adjust_ff_dim` is false
     odd_query: bool = False  # queries come from a low-rank projection of the family's own: no QKV GEMM
     head_factor: int = 1  # a `head_dim` that is not stated is so many times hidden / heads
     latent: bool = False  # keys and values are one latent vector, which heads share
@@ -112,6 +115,7 @@ FAMILIES: dict[str, Family] = {
     "step3_text": Family(odd_query=True),
     "zamba2": Family(four_times=True, odd_query=True, head_factor=2, bare_mixers=True, mixer="state-space"),
     "falcon_h1": Family(mixer="hybrid"),
+    "lfm2": Family(two_thirds=True),
     "bamba": Family(mixer="state-space"),
     "qwen": Family(halved=True),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv"), Family(mixer="state-space", one_part=True)),
@@ -143,7 +147,7 @@ SAME_AS: dict[str, str] = {
     "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "ernie4_5_vl": "ernie4_5_vl_moe_text",
     "ernie4_5_moe_vl": "ernie4_5_vl_moe_text", "ernie4_5_vl_moe": "ernie4_5_vl_moe_text", "aria": "aria_text",
     "hunyuan": "hunyuan_v1_moe", "hunyuan_moe": "hunyuan_v1_moe", "hunyuan_dense": "hunyuan_v1_dense",
-    "bailing_moe_v2": "bailing_moe", "bailing_moe_v2_5": "bailing_hybrid", "bailing_moe_linear": "bailing_hybrid",
+    "bailing_moe_v2": "bailing_moe", "bailing_moe_v2_5": "bailing_hybrid", "bailing_moe_linear": "bailing_moe",
     "refinedweb": "falcon", "refinedwebmodel": "falcon", "exaone3": "exaone", "exaone4_5": "exaone4",
     "codellama": "llama", "aquila": "llama", "yi": "llama", "solar": "llama", "internlm": "llama", "xverse": "llama",
     "grok_1": "grok", "grok1": "grok", "grok2": "grok", "olmo3_5": "olmo3", "skywork": "llama",

@@ -145,7 +145,7 @@ def _word(text: str) -> str:
 def _ruled(key: str, rule: Callable[[Any, int, int], Any], value: Any, i: int, n: int) -> Any:
     try:
         return rule(value, i, n)
-    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+    except (TypeError, ValueError, LookupError, AttributeError, ZeroDivisionError):
         raise ValueError(f"{key}: does not say which of {n} layers it is about") from None
 
 

@@ -204,6 +204,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[Group]]] = {
          "swa_num_key_value_heads": 8, "hybrid_layer_pattern": [0, 1, 1, 1], "moe_layer_freq": [0, 1, 1, 1]},
         [(1, {"OP": 256, "IP": (2 + 1) * 192 + 128, **ffn(4096)}), (3, {"OP": 256, "IP": (2 + 2) * 192 + 2 * 128})],
     ),
+    "lfm2": (  # two thirds of 5900, in multiples of 256
+        {**GQA, "block_ff_dim": 5900, "layer_types": ["conv", "conv", "conv", "full_attention"]},
+        [(3, ffn(4096)), (1, PLAIN)],
+    ),
+    "bailing_moe_linear": ({**MOE, "num_experts": 16, "layer_group_size": 2, "first_k_dense_replace": 1},
+                           [(1, ffn(4096)), (2, heads(8, 4, 128)), (1, {})]),
     "zamba2": (  # heads of 2 x hidden / heads; queries of twice the hidden size
         {**GQA, "num_key_value_heads": 8, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
         [(2, {}), (2, {"OP": 2 * 256, **ffn(4096)})],
@@ -316,6 +322,10 @@ def test_a_sublayer_is_of_the_largest_group_that_has_it() -> None:
         ({"model_type": "qwen3_5_text", **GQA, "layer_types": ["linear_attention"]}, "layer_types: has 1 layers"),
         ({"model_type": "deepseek_v3", **LATENT, "v_head_dim": 0}, "v_head_dim: found `0`"),
         ({"model_type": "jamba", **MOE, "expert_layer_period": 0}, "expert_layer_period: does not say"),
+        ({"model_type": "qwen3", **GQA, "hybrid_layer_pattern": {"a": 1}}, "hybrid_layer_pattern: does not say"),
+        ({"model_type": "qwen3", **GQA, "num_attention_heads": []}, "num_attention_heads: found a list"),
+        ({"model_type": "glm4_moe", **MOE, "n_shared_experts": 2**61}, "n_shared_experts: found"),
+        ({"model_type": "deepseek_v4", **GQA, "head_dim": 64}, "head_dim: is 64, must be above `qk_rope_head_dim`, 64"),
     ],
 )  # fmt: skip
 def test_refused(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
