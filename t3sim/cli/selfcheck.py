@@ -19,21 +19,25 @@ from t3sim.registry import unknown_name
 @click.option("--only", metavar="PROPERTY", multiple=True, help="Only this property (may be given several times).")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes for the runs with values.")
 def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
-    """Check the simulator on this machine: conservation, DRAM timing, values, determinism, hangs.
+    """Check the simulator on this machine: conservation, DRAM timing, values, determinism, known results, hangs.
 
     Ends with exit code 4 if a property does not hold; t3sim's results are not to be trusted then.
     """
     from t3sim.experiment.cost import prepare_kernel
+    from t3sim.gpu.assemble import layout_for
     from t3sim.gpu.compiled import compiled_advance
     from t3sim.gpu.kernel.state import Layout
+    from t3sim.selfcheck.preset_cases import machine_presets, small_machine
     from t3sim.selfcheck.properties import DEEP, PROPERTIES, Depth
 
     for name in only:
         if name not in PROPERTIES:
             raise UsageError(unknown_name("property", name, tuple(PROPERTIES)))
     with interrupt_at_once():  # before anything is timed
-        prepare_kernel([Layout()], click.echo)
-        compiled_advance(Layout())
+        layouts = dict.fromkeys([Layout(), *(layout_for(small_machine(name)) for name in machine_presets())])
+        prepare_kernel(list(layouts), click.echo)
+        for layout in layouts:
+            compiled_advance(layout)
     n_failed = 0
     for name, evidence_of in PROPERTIES.items():
         if only and name not in only:

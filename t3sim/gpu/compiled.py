@@ -39,9 +39,9 @@ def is_compiled(layout: Layout) -> bool:
 
 @cache
 def compiled_advance(layout: Layout) -> Callable[..., int]:
-    """Return the loop for *layout*, compiled or read from the cache (interpreted mode: as it is)."""
+    """Return the loop for *layout*, compiled or read from the cache (see ``interpreted``)."""
     if _jit.IS_INTERPRETED:
-        return cast("Callable[..., int]", advance)
+        return interpreted(advance)
     entry: Any = cast("Any", advance).entry
     if not is_compiled(layout):
         with compiling_beside(layout):
@@ -53,7 +53,7 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
 
 @cache
 def compiled_take_in(layout: Layout) -> Callable[..., int]:
-    """Return ``wire.take_in_batch`` for *layout*, compiled or read from the cache (interpreted mode: as it is)."""
+    """Return ``wire.take_in_batch`` for *layout*, likewise."""
     return _entry_of(wire.take_in_batch, gpu_dtype(layout), state.PEER_TABLE, *[state.MESSAGE] * 3, int)
 
 
@@ -66,11 +66,26 @@ def compiled_carry() -> Callable[..., bool]:
 def _entry_of(function: Any, *arguments: Any) -> Callable[..., Any]:
     """Return *function* of the kernel, a brief one, for arrays of records and whole numbers, as Python can call it."""
     if _jit.IS_INTERPRETED:
-        return cast("Callable[..., Any]", function)
+        return interpreted(function)
     from numba import int64
 
     types = (int64 if argument is int else array_of(argument) for argument in arguments)
     return cast("Callable[..., Any]", function.brief_entry.compile(tuple(types)))
+
+
+def interpreted(function: Any) -> Callable[..., Any]:
+    """Return *function* of the kernel as plain Python that takes what its compiled form takes: plain arrays of records.
+
+    Compiled code reads a field as an attribute; in Python only items of a record array have attributes.
+    """
+
+    def call(*arguments: Any) -> Any:
+        has_fields = (isinstance(one, np.ndarray) and one.dtype.names is not None for one in arguments)
+        return function(
+            *(one.view(np.recarray) if has else one for one, has in zip(arguments, has_fields, strict=True))
+        )
+
+    return call
 
 
 @contextmanager

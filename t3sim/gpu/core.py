@@ -15,7 +15,7 @@ from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import capacities_of, fill_record, layout_for, store_queues
 from t3sim.gpu.compiled import compiled_advance, compiled_policy, compiled_take_in
-from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.l2_slice import KEY_BITS
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
@@ -133,14 +133,12 @@ class GpuCore:
             return bool(outcome == codes.KERNEL_DONE)
 
     def _arrays(self) -> tuple[Any, ...]:
-        """Return the arrays of the loop, for compiled code as plain ones: Numba takes long to type a record array."""
+        """Return the arrays of the loop as plain ones: Numba takes long to type a record array."""
         t = self.tables
         records = (
             self.state, t.waits, t.posts, t.workgroups, t.tiles, t.commands, t.ready_fifo, self.store_queue,
             t.dma_queue, t.steps, self.peers, self.arrivals, self.inbox, self.outbox, self.series, self.command_log,
         )  # fmt: skip
-        if _jit.IS_INTERPRETED:
-            return records
         if not (self._records and all(map(is_, records, self._records))):
             self._records, self._passed = records, tuple(array.view(np.ndarray) for array in records)
         return self._passed
@@ -195,10 +193,8 @@ class GpuCore:
         self._make_places()
 
     def _where_messages_wait(self, messages: NDArray[Any]) -> tuple[Any, ...]:
-        """Return the arrays of ``wire.take_in``, for compiled code as plain ones."""
+        """Return the arrays of ``wire.take_in``, as plain ones."""
         arrays = self.state, self.peers, self.arrivals, self.inbox, messages
-        if _jit.IS_INTERPRETED:
-            return (*arrays[:-1], messages.view(np.recarray))
         return tuple(array.view(np.ndarray) for array in arrays)
 
     def _make_room(self) -> None:

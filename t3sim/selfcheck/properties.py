@@ -4,21 +4,17 @@ A property is a function of a ``Depth``: it returns what it looked at, in words,
 finds something wrong.  The last one seeds a defect, so that a self-check that sees nothing is seen.
 """
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
-
-from numpy.typing import NDArray
+from typing import TypeVar
 
 from t3sim.checks.audit import Audit
 from t3sim.checks.dram.rules import RULES
@@ -27,11 +23,14 @@ from t3sim.errors import ModelError, T3SimError
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.selfcheck import traffic
 from t3sim.selfcheck.data_cases import DataCase, loaded, random_case, run_case
+from t3sim.selfcheck.known import known_digests
 from t3sim.selfcheck.machines import Outcome, outcome_of, random_run
+from t3sim.selfcheck.preset_cases import digests_of, machine_presets, run_and_digest
 from t3sim.system.machine import MirroredMachine
 
 KNOWN_RESULTS = Path(__file__).with_name("known_results.json")
 WORKERS = (1, 2, 4)
+QUICK_MACHINES = (1, 3, 5, 6, 9, 10, 17, 19)  # seeds: rings and switches, all within two seconds each
 BLOCK = 20  # cases between two reports of progress
 T = TypeVar("T")
 
@@ -46,16 +45,24 @@ class CheckFailed(T3SimError):  # noqa: N818 - what happened, not an error of th
 class Depth:
     """How much each property looks at."""
 
-    audited_runs: int = 40
-    dram_commands: int = 2_000_000
-    data_cases: int = 80
-    machines: int = 20
+    audited_runs: int = 20
+    dram_commands: int = 1_000_000
+    data_cases: int = 24
+    machines: Sequence[int] = QUICK_MACHINES  # their seeds
     same_results: int = 12
+    interpreted: Sequence[str] = ("h200", "t3-150", "t3-tiny")  # presets
     n_processes: int = 1
     report: Callable[[float], None] = lambda _: None  # is told the share of a property that is done
 
 
-DEEP = Depth(audited_runs=2_000, dram_commands=200_000_000, data_cases=50_000, machines=5_000, same_results=100)
+DEEP = Depth(
+    audited_runs=2_000,
+    dram_commands=200_000_000,
+    data_cases=50_000,
+    machines=range(5_000),
+    same_results=100,
+    interpreted=machine_presets(),
+)
 
 
 def mirrored(case: DataCase) -> MirroredMachine:
@@ -92,21 +99,21 @@ def dram_rules(depth: Depth) -> str:
 
 def data(depth: Depth) -> str:
     """Does the machine compute what NumPy computes?  Random GEMMs, fused and plain, and collectives carry numbers."""
-    n_values, n_accesses = map(sum, zip(*for_each_seed(depth, values_of, depth.data_cases), strict=True))
+    n_values, n_accesses = map(sum, zip(*for_each_seed(depth, values_of, range(depth.data_cases)), strict=True))
     return f"{n_values:,} values of {depth.data_cases:,} random runs equal NumPy's ({n_accesses:,} accesses)"
 
 
-def for_each_seed(depth: Depth, run: Callable[[int], T], n_seeds: int) -> Iterator[T]:
+def for_each_seed(depth: Depth, run: Callable[[int], T], seeds: Sequence[int]) -> Iterator[T]:
     """Yield what *run* returns for one seed after another, in as many processes as are wanted."""
     with ExitStack() as stack:
-        results: Iterator[T] = map(run, range(n_seeds))
+        results: Iterator[T] = map(run, seeds)
         if depth.n_processes > 1:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes are the parallelism
             pool = stack.enter_context(ProcessPoolExecutor(depth.n_processes, mp_context=get_context("spawn")))
-            results = pool.map(run, range(n_seeds), chunksize=BLOCK)
+            results = pool.map(run, seeds, chunksize=BLOCK)
         for number, found in enumerate(results, 1):
             if number % BLOCK == 0:
-                depth.report(number / n_seeds)
+                depth.report(number / len(seeds))
             yield found
 
 
@@ -137,24 +144,12 @@ def machine_outcome(seed: int) -> Outcome:
 
 
 def trace_of_commands(case: DataCase) -> str:
-    """Return the digest of every DRAM command of *case*, GPU by GPU, and of the tick at which each ended."""
-    machine = loaded(case)
-    traces = [bytearray() for _ in machine.cores]
-    for core, trace in zip(machine.cores, traces, strict=True):
-        core.stream_commands(partial(_keep, trace))
-    ends = machine.run()
-    return hashlib.sha256(b"".join([*traces, repr(ends).encode()])).hexdigest()[:16]
-
-
-def _keep(trace: bytearray, commands: NDArray[Any]) -> None:
-    """Note commands without their tags: those of a collective depend on the compiled layout."""
-    commands = commands.copy()
-    commands["tag"] = 0
-    trace.extend(commands.tobytes())
+    """Return the digest of *case*, see ``run_and_digest``."""
+    return run_and_digest(loaded(case))
 
 
 def determinism(depth: Depth) -> str:
-    """Do equal runs issue the same DRAM commands at the same cycles: again, in threads, in the interpreter?"""
+    """Do equal runs issue the same DRAM commands at the same cycles: again, in threads?"""
     cases = [random_case(seed) for seed in range(depth.same_results)]
     first = list(map(trace_of_commands, cases))
     if list(map(trace_of_commands, reversed(cases))) != first[::-1]:
@@ -163,33 +158,49 @@ def determinism(depth: Depth) -> str:
         with ThreadPoolExecutor(n_workers) as pool:
             if list(pool.map(trace_of_commands, cases)) != first:
                 raise CheckFailed(f"{n_workers} threads issued other DRAM commands than one after another")
-    seeds = [seed for seed, case in enumerate(cases) if case.shape.m * case.shape.n * case.n_devices < 30_000][:2]
-    if not _jit.IS_INTERPRETED and interpreted_digests(seeds) != [first[seed] for seed in seeds]:
-        raise CheckFailed("the interpreted kernel issued other DRAM commands than the compiled one")
     threads = ", ".join(map(str, WORKERS))
-    return f"{len(cases)} runs repeat command by command: reversed, in {threads} threads; {len(seeds)} interpreted"
+    return f"{len(cases)} runs repeat command by command: reversed, in {threads} threads"
 
 
-def interpreted_digests(seeds: list[int]) -> list[str]:
-    """Return the digests of the cases of *seeds* as plain Python computes them, in another process."""
+def interpreted(depth: Depth) -> str:
+    """Does the kernel as plain Python, where no integer may overflow, issue the commands of the compiled one?"""
+    if _jit.IS_INTERPRETED:
+        return "nothing to compare: T3SIM_INTERPRETED=1 is set"
+    names = list(depth.interpreted)
+    for name, found in zip(names, interpreted_digests(names), strict=True):
+        if found != digests_of(name):
+            raise CheckFailed(
+                f"a small {name}: the interpreted kernel issued other DRAM commands than the compiled one"
+            )
+    return f"small machines of {len(names)} presets have the same results without a compiler"
+
+
+def interpreted_digests(presets: Sequence[str]) -> list[list[str]]:
+    """Return ``digests_of`` each of *presets* as plain Python computes it."""
     program = (
-        "import json\nfrom t3sim.selfcheck.properties import random_case, trace_of_commands\n"
-        f"print(json.dumps([trace_of_commands(random_case(seed)) for seed in {seeds}]))"
+        "import json\nfrom t3sim.selfcheck.preset_cases import digests_of\n"
+        f"print(json.dumps([digests_of(name) for name in {list(presets)}]))"
     )
-    environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    return list(json.loads(in_plain_python(program)))
+
+
+def in_plain_python(program: str) -> str:
+    """Return what *program* prints in a process where the kernel is interpreted and an integer overflow is an error."""
+    environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-W", "error::RuntimeWarning", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CheckFailed(f"the interpreted kernel failed: {done.stderr.strip().splitlines()[-1]}")
-    return list(json.loads(done.stdout))
+    return done.stdout
 
 
 def known_results(depth: Depth) -> str:  # noqa: ARG001 - the list is what it is
     """Does this machine get the results that every machine gets, those of the file that is shipped?"""
-    known = json.loads(KNOWN_RESULTS.read_text())
-    for seed, digest in known.items():
-        if trace_of_commands(random_case(int(seed))) != digest:
-            raise CheckFailed(f"{random_case(int(seed))}: other DRAM commands here than where t3sim was made")
-    return f"{len(known)} runs issue the DRAM commands they issued where this version was made"
+    known = json.loads(KNOWN_RESULTS.read_text(encoding="utf-8"))
+    for name, digest in known_digests():
+        if known.get(name) != digest:
+            raise CheckFailed(f"{name}: {digest}, where t3sim was made {known.get(name)}")
+    return f"{len(known)} runs have the results that they had where this version was made"
 
 
 def hangs(depth: Depth) -> str:  # noqa: ARG001 - two are enough to see that they are found
@@ -232,6 +243,7 @@ PROPERTIES: Mapping[str, Callable[[Depth], str]] = {
     "data": data,
     "machines": machines,
     "determinism": determinism,
+    "interpreted": interpreted,
     "known results": known_results,
     "hangs": hangs,
     "canary": canary,

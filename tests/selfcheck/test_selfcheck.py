@@ -15,48 +15,41 @@ from t3sim.checks.dram import checker
 from t3sim.cli import main
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-from t3sim.selfcheck import properties, traffic
-from t3sim.selfcheck.machines import random_run
+from t3sim.selfcheck import known, properties, traffic
+from t3sim.selfcheck.data_cases import machine_from
+from t3sim.selfcheck.known import known_digests
+from t3sim.selfcheck.preset_cases import digests_of, machine_presets, small_machine
 from t3sim.selfcheck.properties import (
     DEEP,
     KNOWN_RESULTS,
     PROPERTIES,
     CheckFailed,
     Depth,
+    in_plain_python,
     interpreted_digests,
     random_case,
-    trace_of_commands,
 )
 from t3sim.system.liveness import Liveness
 from t3sim.system.ring import RingMachine
-from tests.conftest import cases
-from tests.harness.here import t3sim_here
+from tests.smoke.command_line import t3sim
 
-SHORT = Depth(audited_runs=4, dram_commands=100_000, data_cases=4, machines=2, same_results=2)
 SMALL_MACHINES = (49, 17)  # seeds: stores that go to a neighbour, in T3 and in Flux
-N_KNOWN = 14
+SHORT = Depth(
+    audited_runs=4,
+    dram_commands=100_000,
+    data_cases=4,
+    machines=SMALL_MACHINES,
+    same_results=2,
+    interpreted=("t3-tiny",),
+)
 
 
-@pytest.fixture(autouse=True)
-def small_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the random machines, two that take a second each; the first one takes half a minute."""
-    monkeypatch.setattr(properties, "random_run", lambda seed: random_run(SMALL_MACHINES[seed]))
-
-
-# tests/properties/test_determinism.py asks what `determinism` does.
-@pytest.mark.parametrize("name", cases(PROPERTIES, *[name for name in PROPERTIES if name != "determinism"]))
-def test_a_property_holds_and_says_what_it_looked_at(name: str) -> None:
-    evidence = PROPERTIES[name](SHORT)
-    assert len(evidence.splitlines()) == 1
-    assert len(evidence) < 130
-
-
-def test_the_command_prints_a_line_for_each_property() -> None:
-    chosen = [word for name in ("hangs", "canary", "known results") for word in ("--only", name)]
-    done = t3sim_here("selfcheck", *chosen, cwd=KNOWN_RESULTS.parent)
+def test_the_command_shows_a_line_for_each_property() -> None:
+    done = t3sim("selfcheck", cwd=KNOWN_RESULTS.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line for line in done.stdout.splitlines() if not line.startswith("compiling")]
-    assert [line.split()[:2] for line in lines] == [["ok", "known"], ["ok", "hangs"], ["ok", "canary"]]
+    assert [line[:24].split(maxsplit=1) for line in lines] == [["ok", name.ljust(16)] for name in PROPERTIES]
+    assert max(map(len, lines)) < 170
 
 
 def test_an_unknown_property_is_refused_with_the_known_ones() -> None:
@@ -67,14 +60,14 @@ def test_an_unknown_property_is_refused_with_the_known_ones() -> None:
 
 def test_results_are_those_that_are_shipped(update_golden: bool) -> None:
     """`--update-golden` writes them anew; say in the change what moved them."""
-    now = {str(seed): trace_of_commands(random_case(seed)) for seed in range(N_KNOWN)}
+    now = dict(known_digests())
     if update_golden:
         KNOWN_RESULTS.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
     assert json.loads(KNOWN_RESULTS.read_text(encoding="utf-8")) == now
 
 
 def test_the_deep_run_is_the_documented_one() -> None:
-    assert (DEEP.dram_commands, DEEP.data_cases, DEEP.machines) == (200_000_000, 50_000, 5_000)
+    assert (DEEP.dram_commands, DEEP.data_cases, DEEP.machines) == (200_000_000, 50_000, range(5_000))
 
 
 def lose_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +124,12 @@ def depend_on_the_order_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def be_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(properties, "random_case", lambda seed: replace(random_case(seed), machine=1))
+    monkeypatch.setattr(known, "random_case", lambda seed: replace(random_case(seed), machine=1))
+
+
+def compile_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled kernel runs another machine than the interpreted one, which is in another process."""
+    monkeypatch.setattr(properties, "digests_of", lambda _: digests_of("t3-75"))
 
 
 def see_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +147,7 @@ DEFECTS = {
     "data": lose_a_store,
     "machines": start_too_early,
     "determinism": depend_on_the_order_of_runs,
+    "interpreted": compile_another_machine,
     "known results": be_another_machine,
     "hangs": see_no_hang,
     "canary": see_no_defect,
@@ -159,7 +158,7 @@ DEFECTS = {
 def test_a_defect_turns_the_line_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 4, the word BROKEN, and what is wrong."""
     DEFECTS[name](monkeypatch)
-    monkeypatch.setattr(properties, "Depth", lambda: replace(SHORT, machines=1))
+    monkeypatch.setattr(properties, "Depth", lambda: replace(SHORT, machines=SMALL_MACHINES[:1]))
     result = CliRunner().invoke(main, ["selfcheck", "--only", name])
     assert result.exit_code == 4
     assert any(line.startswith(f"BROKEN  {name}") for line in result.stdout.splitlines())
@@ -170,9 +169,33 @@ def test_every_property_has_a_defect_that_turns_it_red() -> None:
     assert set(DEFECTS) == set(PROPERTIES)
 
 
+def test_interpreted_equals_compiled_on_a_machine_of_every_preset() -> None:
+    names = machine_presets()
+    assert interpreted_digests(names) == [digests_of(name) for name in names]
+
+
+def test_small_machines_keep_what_makes_a_preset() -> None:
+    """Kinds of units, rates and timings: as in the preset; numbers of units and launches: fewer and shorter."""
+    for name in machine_presets():
+        spec, small = machine_from(f"{{preset: {name}}}"), small_machine(name)
+        assert (small.link, small.memory.timing, small.memory.queue) == (
+            spec.link,
+            spec.memory.timing,
+            spec.memory.queue,
+        )
+        assert small.gpu.l2.n_partitions == spec.gpu.l2.n_partitions
+        assert small.gpu.n_compute_units < spec.gpu.n_compute_units
+
+
+def test_canary_an_overflow_in_the_interpreter_is_an_error() -> None:
+    """A warning of NumPy about a field of 32 or 16 bits, which compiled code would compute with 64."""
+    with pytest.raises(CheckFailed, match="overflow"):
+        in_plain_python("import numpy\nnumpy.int16(30000) * numpy.int16(2)")
+
+
 def test_an_interpreter_that_fails_is_a_broken_property() -> None:
     with pytest.raises(CheckFailed, match="the interpreted kernel failed"):
-        interpreted_digests([-1])
+        interpreted_digests(["no preset"])
 
 
 def test_random_traffic_reaches_every_memory_and_policy() -> None:
