@@ -120,7 +120,7 @@ _STRATEGY_ALIASES = {
     "flashoverlap": ("wave-groups",), "flash-overlap": ("wave-groups",),
     "thunderkittens": ("sm-specialised",), "comet": ("sm-specialised",), "sm-specialized": ("sm-specialised",),
     "pytorch": ("async-tp", "async-tp-ag"), "torch": ("async-tp", "async-tp-ag"),
-    "dma": ("copy-engine-scatter",), "copy-engine": ("copy-engine-scatter",), "mca": ("t3-mca",),
+    "dma": ("copy-engine-scatter",), "copy-engine": ("copy-engine-scatter",),
     "ideal": ("ideal-overlap", "ideal-rs-nmc"), "one-shot": ("distfuse",), "two-shot": ("distfuse",),
 }  # fmt: skip
 ALIASES: dict[str, dict[str, tuple[str, ...]]] = {

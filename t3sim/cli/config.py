@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +53,15 @@ def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None
 
 def summary(experiment: Experiment) -> Iterator[str]:
     """What the experiment would run, in a few lines."""
-    for line in _summary(experiment):
-        yield from wrap(line, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
+    return folded(_summary(experiment))
+
+
+def folded(lines: Iterable[str]) -> Iterator[str]:
+    """Yield *lines* that begin with a word of 12 columns, wrapped to the width of a terminal."""
+    for line in lines:
+        yield from wrap(
+            line, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
+        )  # fmt: skip
 
 
 def _summary(experiment: Experiment) -> Iterator[str]:

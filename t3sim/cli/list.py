@@ -41,7 +41,8 @@ def _lines(entries: dict[str, str]) -> Iterator[str]:
     width = max(map(len, entries), default=0)
     for name, text in entries.items():
         lead = f"{INDENT}{name:{width}}{GAP}"
-        yield from wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead)) or [lead.rstrip()]
+        wrapped = wrap(text, WIDTH - len(lead), break_on_hyphens=False)
+        yield from (f"{' ' * len(lead) if i else lead}{line}" for i, line in enumerate(wrapped or [""]))
 
 
 def _first_sentence(text: str | None) -> str:

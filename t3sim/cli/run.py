@@ -18,7 +18,7 @@ from t3sim.cli import PATH
 from t3sim.cli._errors import GOES_ON, INTERRUPTED, echo
 from t3sim.cli._results import results_lines, traffic_lines
 from t3sim.cli._tables import WIDTH
-from t3sim.cli.config import override_option, summary, trace_root_option
+from t3sim.cli.config import folded, override_option, summary, trace_root_option
 from t3sim.errors import InputDataError, ModelError, PointsFailed, lacking
 from t3sim.files import publish
 
@@ -133,10 +133,10 @@ def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | No
 
     missing = phases.missing
     workers = workers_for([task.seconds for task in missing], jobs, scheduler)
-    echo(*cost_lines(phases.n_phases, phases.n_damaged, missing, workers))
+    echo(*folded(cost_lines(phases.n_phases, phases.n_damaged, missing, workers)))
     if missing and scheduler is None:
         with interrupt_at_once():
-            prepare_kernel(layouts_to_compile(task.run for task in missing), echo)
+            prepare_kernel(layouts_to_compile(task.run for task in missing), lambda line: echo(*folded([line])))
             if not workers.n:
                 compile_for(task.run for task in missing)
     return workers

@@ -109,7 +109,7 @@ class PhaseRunner:
         self, workforce: Workforce, progress: Progress | None = None, done: Callable[[int], None] = lambda _i: None,
         *, longest_first: bool = False,
     ) -> None:  # fmt: skip
-        """Simulate what is missing; *done* is told the index of each point that gets its result meanwhile.
+        """Simulate what is missing; callback *done* gets the index of each point when it completes.
 
         *longest_first*: not in the order of the points, so that workers end together.
         """

@@ -1,6 +1,6 @@
 """Run the points of an experiment: its phases, records and files.
 
-Whatever ends a run early, the next one goes on from the finished phases and comes to the same bytes.  The table of
+Interrupted runs resume from completed phases and produce identical output.  The table of
 results grows while points finish; a manifest beside it says that it is whole.
 """
 

@@ -1,4 +1,4 @@
-"""Whom each unit of a GPU waits for: ``UNITS``, a table with one entry for each kind of unit.
+"""Dependencies of each hardware unit, for deadlock reports: ``UNITS``, a table with one entry for each kind of unit.
 
 An entry says, for each reason that the ledger of the unit gives (``kernel/ledger.py``), which part keeps it from going
 on; under ``ALWAYS``, what it waits for whatever its ledger says.  What a unit has asked for and counts is in

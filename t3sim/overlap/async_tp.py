@@ -1,4 +1,4 @@
-"""PyTorch's async tensor parallelism: a GEMM for each owner, its rows copied there while the next one runs."""
+"""PyTorch async tensor parallelism: one GEMM per destination rank, whose rows are copied during the next GEMM."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""PyTorch's async tensor parallelism, all-gather: the shards of the others come one by one, each has a GEMM."""
+"""PyTorch async tensor parallelism, all-gather: shards of A arrive one by one, with one GEMM per shard."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Copy engines scatter the output of one whole GEMM, part by part as it is made: T3 without its units."""
+"""Copy engines scatter the output of one GEMM while its parts complete: T3 without its hardware."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""CU split: the GEMM on some compute units, an all-reduce of other data on the others, at the same time."""
+"""CU split: a GEMM and an all-reduce of other data run concurrently on disjoint compute units."""
 
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,7 @@ def isolated_parts(op: Operator, n_compute_units: int) -> tuple[Part | None, ...
 
 @strategy("cu-split", parameters=PARAMETERS, arbitration="round_robin", order=1)
 def cu_split(op: Operator, params: Params) -> Plan:
-    """Both together on one GPU, until the last one ends: they contend for the memory.
+    """GEMM and collective run concurrently on disjoint compute units of a GPU and contend for memory.
 
     The all-reduce is one of other data, and does not wait for the GEMM; each kernel alone for its column.
     """

@@ -1,4 +1,4 @@
-"""DistFuse: an all-reduce kernel waits tile by tile for a GEMM and loads each tile from all GPUs that have made it."""
+"""DistFuse: an all-reduce kernel, concurrent with the GEMM, loads each tile from all GPUs when it is complete."""
 
 from functools import partial
 

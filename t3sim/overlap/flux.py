@@ -1,4 +1,4 @@
-"""Flux, push form: each tile goes to the owner of its rows when it is made; owners add up what all have sent."""
+"""Flux, push: the GEMM stores each tile at the owner of its rows, which reduces the tiles of all GPUs."""
 
 from dataclasses import replace
 from functools import partial

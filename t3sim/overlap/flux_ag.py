@@ -1,4 +1,4 @@
-"""Flux, all-gather: copy engines push the shards of A while one GEMM runs; each tile waits for its rows only."""
+"""Flux, all-gather: copy engines push the shards of A during one GEMM; each tile waits for its own rows only."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Flux, pull form: tiles stay where they are made; their owners fetch each one as soon as it is there, and add up."""
+"""Flux, pull: the owner of the rows fetches each tile from all GPUs when it is complete, and reduces them."""
 
 from functools import partial
 

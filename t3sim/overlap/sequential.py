@@ -1,4 +1,4 @@
-"""Sequential: GEMM, then reduce-scatter, then all-gather, each alone on the whole GPU; or all-gather, then GEMM.
+"""Sequential: GEMM, then reduce-scatter, then all-gather; or all-gather, then GEMM; no concurrency.
 
 Of a GEMM whose output is reduced at all GPUs: GEMM, then an all-reduce by the library or kernel ``all_reduce``.
 """

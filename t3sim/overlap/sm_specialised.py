@@ -1,4 +1,4 @@
-"""Communication blocks in the grid of a GEMM (ThunderKittens, Comet): some compute units send, the others multiply."""
+"""Communication workgroups inside the GEMM kernel (ThunderKittens, Comet) on compute units of their own."""
 
 from dataclasses import replace
 from functools import partial

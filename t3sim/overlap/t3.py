@@ -45,11 +45,11 @@ NEEDS = "T3's tracker and DMA engine, near-memory reduction"
 
 @strategy("t3", arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)
 def t3(op: Operator, _params: Params) -> Plan:
-    """T3 with round robin in the memory controllers, or another policy that the experiment names; MCA is ``t3-mca``."""
+    """T3 with round-robin memory controllers, or another policy that the experiment names; with MCA: ``t3-mca``."""
     return fused_plan(op, fused_program, runs_on_one=True)
 
 
 @strategy("t3-mca", arbitration="mca", has_fixed_policy=True, needs=f"{NEEDS}, MCA", refines="t3", order=3)
 def t3_mca(op: Operator, _params: Params) -> Plan:
-    """T3 with MCA in the memory controllers."""
+    """T3 with MCA (memory-controller arbitration that favours compute)."""
     return fused_plan(op, fused_program, runs_on_one=True)

@@ -1,4 +1,4 @@
-"""TransformerEngine's reduce-scatter by point-to-point copies: a GEMM for each owner, sent there when it is made."""
+"""TransformerEngine point-to-point reduce-scatter: one GEMM per destination rank, whose rows are sent afterwards."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""TransformerEngine's pipelined reduce-scatter: splits of the output's columns, each reduced while the next is made."""
+"""TransformerEngine pipelined reduce-scatter: each split of the columns is reduced during the GEMM of the next."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""TransformerEngine's ring exchange: a GEMM for the rows of each rank, which go on to the next rank meanwhile."""
+"""TransformerEngine ring exchange: one GEMM per shard of A, which is forwarded to the next rank concurrently."""
 
 from functools import partial
 

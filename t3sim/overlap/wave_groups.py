@@ -1,4 +1,4 @@
-"""FlashOverlap: one GEMM counts its tiles by groups of waves, and a reduce-scatter of each follows when it is full."""
+"""FlashOverlap: one GEMM signals groups of tile waves, and each group has its own reduce-scatter."""
 
 from dataclasses import replace
 from itertools import pairwise

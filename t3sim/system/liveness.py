@@ -1,4 +1,4 @@
-"""Is a machine still going anywhere?  Deadlocks at once, livelocks after a while, loops at one moment, Ctrl-C.
+"""Deadlock and livelock detection: deadlocks at once, livelocks after a time limit, event loops, Ctrl-C.
 
 ``run_to_end`` steps SimPy and sees what SimPy alone can see: that no event is left although the run has not ended,
 and that events go on and on while time stands still.  A ``Liveness`` looks into the GPUs every few quanta (see

@@ -1,4 +1,4 @@
-"""What a user's strategy may return, and who is at work when a user's code does not come back.
+"""What a user's strategy may return, and attribution of hangs to plugin code.
 
 A strategy is asked twice and must give the same plan.  The programs of the plan are checked, and made into what the
 GPU runs, before any is simulated.  A loop without an end cannot be told from slow code, so it is not ended: after a

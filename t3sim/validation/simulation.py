@@ -53,7 +53,7 @@ TimedTile = tuple[int, float, float, float]  # compute unit; start, end of main 
 GROUP_ROWS = 8  # of tiles, in which Triton's kernel goes through its output
 HALF = 8 << 30  # bytes of memory that streams read; what they write lies behind
 PIECE = 64 << 10  # that a unit streams before it goes on behind the pieces of the others
-SETTLE = 10_000_000  # ps until those are in their stride
+SETTLE = 10_000_000  # warm-up time of the background streams, ps
 SLOWEST = 4  # times as long as with what is expected of an idle machine may it take beside others
 DRIFT_TILE = 8  # the tile of each compute unit whose starts say how far they drift apart
 

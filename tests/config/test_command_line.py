@@ -121,7 +121,7 @@ def test_an_interrupted_run_says_that_it_goes_on(capsys):
     def interrupted(_arguments):
         raise KeyboardInterrupt
 
-    for command, message in (("run", "interrupted; the same command goes on"), ("plot", "interrupted\n")):
+    for command, message in (("run", "interrupted; run the same command again"), ("plot", "interrupted\n")):
         assert run_reporting_errors(interrupted, [command]) == 130
         assert capsys.readouterr().err.startswith(f"t3sim: {message}")
 

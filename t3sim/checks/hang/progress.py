@@ -1,4 +1,4 @@
-"""Can one GPU still move?  Three questions about its state, none of which needs to run it.
+"""Static progress tests on the state of a GPU: three tests, none of which advances it.
 
 ``progress_of``: has anything moved since somebody last looked?  ``pulse_of`` mostly tells, at less cost.  ``moments``:
 which moment will come that may let something move?  ``has_something_to_come``: will one, or does a controller ask its
