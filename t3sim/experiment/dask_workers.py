@@ -214,7 +214,7 @@ class DaskWorkers:
         security = dask_settings.credentials_for(scheduler)
         if not scheduler.startswith(dask_settings.ENCRYPTED):
             self._say(
-                f"{scheduler} is not encrypted: whoever can connect to it can run code on its workers; use tls://"
+                f"{scheduler} is not encrypted: any process that connects to it can run code on its workers; use tls://"
             )
         return Client(scheduler, security=security, timeout=CONNECT_S, set_as_default=False)
 

@@ -299,7 +299,7 @@ def posters(hung: HungGpu, s: int) -> Edges:
     for distance, one in enumerate(hung.all_gpus):
         place = "" if one is hung else f"{one.name}."
         found += [(place + part, why) for part, why in posts_left(one, s, -distance % n)]
-    yield from found or [(NOTHING, f"nobody posts it any more{posts_lost(hung, s)}")]
+    yield from found or [(NOTHING, f"no operation posts it any more{posts_lost(hung, s)}")]
 
 
 def posts_arriving(hung: HungGpu, s: int) -> Edges:

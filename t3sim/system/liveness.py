@@ -215,7 +215,7 @@ def _starved(process: simpy.Process, liveness: Liveness | None) -> ModelError:
     """Return the error for a machine in which nothing will ever happen again."""
     first = (
         f"deadlock: nothing is scheduled any more, but process `{process.name}` has not ended\n"
-        f"  it waits for {process.target}, which nobody triggers"
+        f"  it waits for {process.target}, which is never triggered"
     )
     if liveness is None:
         return ModelError(first)

@@ -65,12 +65,12 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
         Parameter(f"{unit}.workgroup_launch", tuple(range(0, 1001 * NS, 50 * NS)), "GEMMs at full clock"),
     ]
     clocks = tuple(legal)
-    return [*found, *([Parameter(SUSTAINED_CLOCK, clocks, "GEMMs without pause")] if clocks else [])]
+    return [*found, *([Parameter(SUSTAINED_CLOCK, clocks, "back-to-back GEMMs")] if clocks else [])]
 
 
 GROUPS = {  # of points that are simulated: the protocol of rings, or the kind
     "rings": "simple", "small rings": "low_latency", "middle rings": "low_latency_128",
-    "GEMMs at full clock": "gemm_gaps", "GEMMs without pause": "gemm",
+    "GEMMs at full clock": "gemm_gaps", "back-to-back GEMMs": "gemm",
 }  # fmt: skip
 
 

@@ -581,7 +581,7 @@ def posted_by_itself(program: Bench) -> None:
     table["wait_signal"][1], table["wait_at_least"][1] = 0, 1
 
 
-NOBODY = "gpu[0].signal[{}]: nobody posts it any more"
+NOBODY = "gpu[0].signal[{}]: no operation posts it any more"
 HANGS: dict[str, tuple[Callable[[Bench], None], tuple[str, ...]]] = {
     "an operation": (
         waits_for_nobody,

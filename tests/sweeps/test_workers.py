@@ -211,7 +211,7 @@ def test_the_workers_of_a_scheduler(command: Command, expected: Path, tmp_path: 
         done = finished_apart(output, "--scheduler", address, *check, command=command)
     assert done.returncode == 0, done.stderr
     assert done.stderr == (
-        f"note: {address} is not encrypted: whoever can connect to it can run code on its workers; use tls://\n"
+        f"note: {address} is not encrypted: any process that connects to it can run code on its workers; use tls://\n"
     )
     assert f"of one core; on the workers of {address}" in done.stdout
     checked = [line for line in done.stdout.splitlines() if line.startswith("checked")]

@@ -22,7 +22,7 @@ from t3sim.system.ring import RingMachine
 from tests.harness.fabric import cluster, sending
 from tests.kernel.small import explicit, fused_of, gemm_of, machine, trace_of
 
-NOBODY = "nobody posts it any more"
+NOBODY = "no operation posts it any more"
 
 
 def met(*, second_meets: bool = True) -> RingMachine:
