@@ -494,7 +494,7 @@ class GpuSpec(Spec):
 
     @property
     def clock_of_matrices(self) -> int:
-        """The compute clock while all compute units multiply without pause, in hertz."""
+        """The compute clock while all compute units multiply back-to-back, in hertz."""
         clock = self.held_at.matrix_clock
         return self.compute_clock if isinstance(clock, str) else clock
 

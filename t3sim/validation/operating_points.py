@@ -1,6 +1,6 @@
 """At which operating point the GEMMs of a measured row ran, decided by how long its loops kept the GPU busy.
 
-In this order: what the user says, one GEMM after a pause, the repetitions that the row states (``runs``), the operating
+In this order: what the user says, one GEMM after an idle interval, the repetitions that the row states (``runs``), the operating
 point that the provenance of its folder states, the lengths of the groups of ``t3sim measure`` in it.  What says nothing
 of all this is taken to be a short loop, as most benchmarks are.
 """
@@ -20,7 +20,7 @@ DELAYS_OF_A_SHORT_LOOP = 2
 class Loops:
     """How ``t3sim measure`` times a kind: groups of *longer* times the usual length, one behind the other.
 
-    *rests*: the GPU is idle before each group if the provenance says so; *single*: one GEMM after a pause.
+    *rests*: the GPU is idle before each group if the provenance says so; *single*: one GEMM after an idle interval.
     """
 
     longer: float = 1.0
@@ -56,7 +56,7 @@ def _decided(
     if asked is not None:
         return asked, "as asked for"
     if loops.single:
-        return "onset", "one GEMM after a pause"
+        return "onset", "one GEMM after an idle interval"
     runs, groups = row.values.get("runs"), measurements.groups(row)
     if runs is not None:
         return _by_length(int(runs) * float(row["time_us"]) / 1e3, machine), "by its runs"
@@ -70,7 +70,7 @@ def _decided(
 
 
 def _by_length(busy_ms: float, machine: MachineSpec) -> OperatingPoint:
-    """Return the operating point of a loop that keeps the GPU busy for so long without a pause."""
+    """Return the operating point of a loop that keeps the GPU busy for so long without an idle interval."""
     points = machine.gpu.operating_points
     delay_ms = 0.0 if points is None else points.power_limit_delay / 1e9
     return "boost" if busy_ms < DELAYS_OF_A_SHORT_LOOP * delay_ms else "sustained"
