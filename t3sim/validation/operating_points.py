@@ -1,8 +1,8 @@
 """At which operating point the GEMMs of a measured row ran, decided by how long its loops kept the GPU busy.
 
-In this order: what the user says, one GEMM after an idle interval, the repetitions that the row states (``runs``), the operating
-point that the provenance of its folder states, the lengths of the groups of ``t3sim measure`` in it.  What says nothing
-of all this is taken to be a short loop, as most benchmarks are.
+In this order: what the user says, one GEMM after an idle interval, the repetitions that the row states (``runs``), the
+operating point that the provenance of its folder states, the lengths of the groups of ``t3sim measure`` in it.  What
+says nothing of all this is taken to be a short loop, as most benchmarks are.
 """
 
 from __future__ import annotations
