@@ -21,6 +21,7 @@ from t3sim.cli._tables import WIDTH, table_lines
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.errors import PointsFailed, UsageError
 from t3sim.registry import unknown_name
+from t3sim.spelling import spelled_as
 
 if TYPE_CHECKING:
     from t3sim.config.machine import MachineSpec, OperatingPoint
@@ -296,7 +297,7 @@ def of_kinds(points: Sequence[Point], kinds: str | None) -> list[Point]:
     if kinds is None:
         return list(points)
     known = [*SIMULATED_KINDS, *WITHOUT_SIMULATION]
-    wanted = [name.strip() for name in kinds.split(",")]
+    wanted = [spelled_as(name.strip(), known) for name in kinds.split(",")]
     for name in wanted:
         if name not in known:
             raise UsageError(unknown_name("kind", name, known))

@@ -214,6 +214,9 @@ class _Log:
             is_blank = place < len(cells) and bool(_NUMBER.match(cells[place])) == (name == "redop")
             if is_blank or (name == "root" and layout.is_whole(len(cells) + 1) and place < len(cells)):
                 cells.insert(place, "")
+        if front[:3] != STANDARD[:3]:
+            self.read.problems.append(f"line {number}: the columns of its table are {', '.join(front)[:60]}, ...")
+            return
         if not size or not layout.is_whole(len(cells)):
             self.read.problems.append(f"line {number} has {len(cells)} cells, its table {layout.n_cells}")
             return
@@ -222,7 +225,7 @@ class _Log:
             dict(zip(layout.side, cells[at : at + size], strict=True)) for at in range(len(front), len(cells), size)
         ]
         sides = [_side_of(one) for one in found if one.get("time", one.get("cputime")) != "N/A"]
-        n_bytes, unit = _SIZE.match(named["size"]).groups("")  # type: ignore[union-attr]
+        n_bytes, unit = _SIZE.match(cells[0]).groups("")  # type: ignore[union-attr]
         if not sides or len(n_bytes) > 18:
             self.read.problems.append(f"line {number}: has no times" if not sides else f"line {number}: size {n_bytes}")
             return

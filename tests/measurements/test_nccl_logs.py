@@ -121,6 +121,14 @@ def test_a_line_that_is_cut_is_refused_with_its_place() -> None:
     assert re.match(r"line \d+ has \d+ cells, its table 13", problem)
 
 
+def test_a_line_of_names_that_is_damaged_takes_no_more_than_its_table() -> None:
+    """Found by changing logs at random: a name that is there twice."""
+    found = of_text(log().replace("       size         count", "   size  size         count"), "log.txt")
+    assert [problem.partition(": ")[2][:46] for problem in found.problems] == [
+        "the columns of its table are size, size, count"
+    ] * 2
+
+
 def test_cycles_of_a_run_are_one_point_each() -> None:
     """Their median; canary: the three differ."""
     rows = [log(factor=factor).split(NAMES)[1].split(END)[0] for factor in (1.0, 1.3, 1.1)]

@@ -15,7 +15,7 @@ LIMITED = "channel_limited_collectives"  # told apart in the tables
 
 def points(row: Measurement, bench: Bench) -> Iterable[Point]:
     """Return the point of *row*."""
-    channels, protocol = str(row["nccl_channels"]), str(row["nccl_proto"])
+    channels, protocol = str(row["nccl_channels"]), spelled_as(str(row["nccl_proto"]), ("auto", "Simple"))
 
     def make() -> Comparison:
         if reason := _not_one_ring(row):
