@@ -19,6 +19,7 @@ from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.l2_slice import KEY_BITS
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
+from t3sim.gpu.room import allocated
 from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses, classes_in_words
@@ -38,7 +39,7 @@ ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many
 class GpuCore:
     """One GPU: its state, its tables, its compiled loop.  Knows ticks, no SimPy.
 
-    Raises ``UsageError`` for what the kernel cannot represent.
+    Raises ``UsageError`` for what the kernel cannot represent, ``EnvironmentFailure`` if there is no memory for it.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class GpuCore:
         self.traffic = traffic
         self.layout = layout_for(machine, len(traffic.names))
         self.used = capacities_of(machine, len(traffic.names))  # of the layout
-        self.state = empty_gpu(self.layout, self.used)
+        self.state = allocated(lambda: empty_gpu(self.layout, self.used), self.layout)
         self.gpu = self.state[0]
         self.tables = Tables()
         self.store_queue = records(MESSAGE, sum(store_queues(machine)))

@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
+from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.core import NO_MESSAGES, T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import LOOK_EVERY
 from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.room import require_room
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.operations import Program
@@ -51,10 +53,12 @@ class RingMachine(Machine):
     ) -> None:
         """*order* is the order in which devices and links are set up; like *n_threads* it never changes a result.
 
-        *ticks* is the time of a larger ring that this is a part of.
+        *ticks* is the time of a larger ring that this is a part of.  Raises ``EnvironmentFailure`` if there is no
+        memory for so many GPUs.
         """
         self.order = list(range(n_devices) if order is None else order)
         self.ticks = TickBase.of(spec) if ticks is None else ticks
+        require_room([layout_for(spec.of_gpu(d), len(traffic.names)) for d in range(n_devices)])
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks, traffic=traffic) for d in self.order}
         self.window = window_of(list(cores.values()), quantum_ps)
         super().__init__([cores[d] for d in range(n_devices)], self.window, n_devices)
