@@ -380,7 +380,7 @@ def circumstances(case: Case) -> dict[str, tuple[RunSpec, dict[str, Any]]]:
         gemm = workload.gemm.model_copy(update={"m": max(int(workload.gemm.m * factor), 1)})
         kernels = workload.tiling if workload.kernels is None else workload.kernels
         tiling = tiling_of(kernels, gemm, run.machine.gpu.n_compute_units)
-        if shape_findings(gemm, tiling, workload.tp):
+        if shape_findings(gemm, tiling):
             continue
         workload = workload.model_copy(update={"gemm": gemm, "tiling": tiling})
         found[f"{word} the tokens"] = run.model_copy(update={"workload": workload}), {}

@@ -236,8 +236,9 @@ class _Outline:
         multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
         epilogue = (unit.epilogue + trace.tiling.epilogue) * SECOND // gpu.compute_clock
         store_rate = unit.l2_store_bytes_per_cycle * gpu.compute_clock
-        _, _, width = tile_granules(trace, self.granule, trace.stored_element_bytes)
-        sizes = (trace.workgroups["n_rows"] * width).tolist()  # granules
+        _, _, width = tile_granules(one.stored, self.granule, trace.stored_element_bytes)
+        sizes = (one.stored.workgroups["n_rows"] * width).tolist()  # granules
+        parts = np.split(one.parts_of_tiles, np.cumsum(np.bincount(one.makers, minlength=trace.n_workgroups))[:-1])
         stores, waits = one.stores, one.waits
         signal, distance = stores.signal.tolist(), stores.distance.tolist()
         env = self.env
@@ -246,9 +247,10 @@ class _Outline:
         operand_bytes = self._operand_bytes(one) // trace.n_workgroups
 
         def tile(i: int, multiplier: simpy.Resource) -> Iterator[simpy.Event]:
-            if waits is not None and waits.signal[i] != NONE:
-                yield self._reached(int(waits.signal[i]), int(waits.at_least[i]))
-            n_bytes = sizes[i] * self.granule
+            for part in parts[i].tolist():
+                if waits is not None and waits.signal[part] != NONE:
+                    yield self._reached(int(waits.signal[part]), int(waits.at_least[part]))
+            n_bytes = sum(sizes[part] for part in parts[i]) * self.granule
             self.memory_free_at = max(self.memory_free_at, self._now) + operand_bytes * SECOND // self.memory_rate
             loaded_at = self.memory_free_at
             yield env.timeout(of_tile)
@@ -257,12 +259,13 @@ class _Outline:
                     yield turn
                     yield env.timeout(multiply)
             yield env.timeout(max(loaded_at - env.now, 0) + epilogue + n_bytes * SECOND // store_rate)
-            if distance[i]:
-                self._send(n_bytes, self.rate)
-                if (room_at := self._has_room_at()) > self._now:
-                    yield env.timeout(room_at - env.now)
-            if signal[i] != NONE:
-                self._post(signal[i], sizes[i], self._until_sent() + self.latency if distance[i] else 0)
+            for part in parts[i].tolist():
+                if distance[part]:
+                    self._send(sizes[part] * self.granule, self.rate)
+                    if (room_at := self._has_room_at()) > self._now:
+                        yield env.timeout(room_at - env.now)
+                if signal[part] != NONE:
+                    self._post(signal[part], sizes[part], self._until_sent() + self.latency if distance[part] else 0)
 
         yield env.timeout(once)
         yield self.units[self._units_of(one)].launch((-one.priority, self.turn[one.name]), one.order.tolist(), tile)

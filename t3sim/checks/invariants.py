@@ -339,7 +339,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
     table, tiles = tables.workgroups, tables.tiles
     elements = sum(one.gemm.m * one.gemm.n * one.tiling.split_k for one in given)
     size = sum(_stored_granules(trace, core.machine.memory.access) for trace in given)
-    rows, columns, route = table["n_rows"], table["n_columns"], table["route"]
+    rows, columns, route = table["n_rows"], table["n_columns"], tiles["route"][table["first_tile"]]
     loaded = (table["row_until"] - table["row_from"]).clip(0) + (table["column_until"] - table["column_from"]).clip(0)
     n_slices = table["n_slices"]
     granules_of = granules_by_route(core)
@@ -402,9 +402,9 @@ def traffic_claims(core: GpuCore) -> Iterator[Claim]:
 
 def granules_by_route(core: GpuCore) -> NDArray[Any]:
     """Return output granules of all GEMMs, by the route of their stores."""
-    tiles, workgroups = core.tables.tiles, core.tables.workgroups
+    tiles = core.tables.tiles
     granules = np.where(len(core.gemms) > 0, tiles["n_granules"], 0)
-    found: NDArray[Any] = np.bincount(workgroups["route"][tiles["workgroup"]], weights=granules, minlength=5)
+    found: NDArray[Any] = np.bincount(tiles["route"], weights=granules, minlength=5)
     return found
 
 

@@ -20,7 +20,7 @@ from t3sim.overlap import OverlapStrategy, in_order, not_an_operator_of, overlap
 from t3sim.program.operator import needs_whole_tiles
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import sublayer_workloads
-from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, tiling_findings
+from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
 
 PS_PER_S = 10**12
 Findings = Iterator[tuple[str, str]]  # dotted key and message of each problem
@@ -109,8 +109,11 @@ def _of_shape(
             message = f"but a workgroup has {n_wavefronts} wavefronts and needs an entry for each in one set"
             yield "machine.gpu.tracker.entries_per_set", f"is {entries}, {message}"
     for gemm in gemms:
-        for path, message in shape_findings(gemm, tiling, workload.tp):
-            key = {"tp": "workload.tp", "tiling.split_k": f"{tiling_key}.split_k"}.get(path, shape_key)
+        findings = shape_findings(gemm, tiling)
+        if strategy is not None and strategy.has_stages and not findings:
+            yield from (("workload.tp", message) for _, message in stage_findings(gemm, tiling, workload.tp))
+        for path, message in findings:
+            key = f"{tiling_key}.split_k" if path == "tiling.split_k" else shape_key
             yield key, message
 
 

@@ -39,7 +39,7 @@ def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:
 def workgroup_table(n: int) -> NDArray[Any]:
     """Return *n* workgroups that have not run."""
     table = records(state.WORKGROUP_TABLE, n)
-    for name in ("start_at", "multiply_at", "main_loop_end_at", "end_at", "wait_signal"):
+    for name in ("start_at", "multiply_at", "main_loop_end_at", "end_at"):
         table[name] = -1
     return table
 
@@ -278,12 +278,14 @@ class TableBuilder:
             getattr(self, f"_{name}").append(table)
             self._n[name] += len(table)
         leaves = (tiles["distance"] != 0) & (tiles["n_granules"] > 0)
-        workgroups["n_leaving"] = np.where(leaves, tiles["n_granules"], 0).reshape(len(workgroups), -1).sum(axis=1)
+        np.add.at(
+            workgroups["n_leaving"], tiles["workgroup"][leaves] - operation.first_workgroup, tiles["n_granules"][leaves]
+        )
         count(self._sends, tiles["distance"][leaves], tiles["n_granules"][leaves])
 
     def _workgroups_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
         """Return the workgroups of a GEMM."""
-        trace, stores, first = of.trace, of.stores, int(operation.first_workgroup)
+        trace, first = of.trace, int(operation.first_workgroup)
         workgroups = workgroup_table(trace.n_workgroups)
         for name in ("n_rows", "n_columns"):
             workgroups[name] = trace.workgroups[name]
@@ -294,39 +296,59 @@ class TableBuilder:
             workgroups[name] = first_line + trace.workgroups[axis] * operation.n_slices
         for name, values in loaded_rows_and_columns(trace, of.order).items():
             workgroups[name] = values
-        own = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_LOCAL_STORE, codes.ROUTE_LOCAL_UPDATE])
-        remote = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_REMOTE_STORE, codes.ROUTE_REMOTE_UPDATE])
-        workgroups["route"] = np.where(stores.distance == 0, own, remote)
         workgroups["operation"] = len(self._operations) - 1
         workgroups["order"] = of.order + first
-        workgroups["first_tile"] = operation.first_tile + np.arange(trace.n_workgroups) * operation.n_wavefronts
+        parts = of.parts_of_tiles
+        workgroups["first_tile"] = (
+            operation.first_tile
+            + parts[np.searchsorted(of.makers[parts], np.arange(trace.n_workgroups))] * operation.n_wavefronts
+        )
         workgroups["packet"] = self._packet_of(of)
-        if of.waits is not None:
-            workgroups["wait_signal"], workgroups["wait_at_least"] = of.waits.signal, of.waits.at_least
         return workgroups
 
     def _tiles_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
-        """Return the wavefront tiles of a GEMM, and where each of them goes."""
-        trace, granule, stores = of.trace, self.program.granule, of.stores
+        """Return the wavefront tiles of a GEMM, part by part of its tiles, and where each of them goes."""
+        trace, granule, stores, makers = of.trace, self.program.granule, of.stores, of.makers
         if ((stores.kind == operations.CACHED) & (stores.signal >= 0)).any():
             raise UsageError(
                 f"operation `{of.name}`: this machine cannot post a signal for tiles stored through the L2 (CACHED)"
             )
         n_wavefronts, first_tile = int(operation.n_wavefronts), int(operation.first_tile)
-        tiles = records(state.TILE_TABLE, trace.n_workgroups * n_wavefronts)
-        owner = np.arange(len(tiles)) // n_wavefronts
-        wavefronts = trace.wavefront_tiles()
-        workgroup = wavefronts["workgroup"]
-        index = workgroup * n_wavefronts + wavefronts["wavefront"]
-        tiles["workgroup"], tiles["first_tile"] = operation.first_workgroup + owner, first_tile + owner * n_wavefronts
+        tiles = records(state.TILE_TABLE, len(makers) * n_wavefronts)
+        owner = np.arange(len(tiles)) // n_wavefronts  # part
+        wavefronts = of.wavefronts()
+        part = wavefronts["workgroup"]
+        index = part * n_wavefronts + wavefronts["wavefront"]
+        tiles["workgroup"], tiles["first_tile"] = (
+            operation.first_workgroup + makers[owner],
+            first_tile + owner * n_wavefronts,
+        )
+        own = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_LOCAL_STORE, codes.ROUTE_LOCAL_UPDATE])
+        remote = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_REMOTE_STORE, codes.ROUTE_REMOTE_UPDATE])
+        tiles["route"] = np.where(stores.distance == 0, own, remote)[owner]
+        order, (until, behind) = (
+            of.parts_of_tiles,
+            (np.full(len(makers), int(operation.tile_rows)), np.full(len(makers), -1)),
+        )
+        one, other = order[:-1], order[1:]
+        is_followed = makers[one] == makers[other]
+        cut = of.stored.workgroups
+        top = trace.workgroups["row"][makers]
+        until[one[is_followed]] = (cut["row"] - top)[other[is_followed]]
+        behind[one[is_followed]] = first_tile + other[is_followed] * n_wavefronts
+        tiles["until_row"], tiles["next_part"] = until[owner], behind[owner]
+        tiles["wait_signal"] = -1
+        if of.waits is not None:
+            tiles["wait_signal"], tiles["wait_at_least"] = of.waits.signal[owner], of.waits.at_least[owner]
         tiles["row_granules"] = 1
         tiles["row_granules"][index] = -(-wavefronts["n_columns"] * trace.stored_element_bytes // granule)
         tiles["n_granules"][index] = tiles["row_granules"][index] * wavefronts["n_rows"]
-        rows_down = wavefronts["row"] - trace.workgroups["row"][workgroup]
-        across = wavefronts["column"] - trace.workgroups["column"][workgroup]
+        tiles["first_row"][index] = wavefronts["row"] - top[part]
+        rows_down = wavefronts["row"] - cut["row"][part]
+        across = wavefronts["column"] - cut["column"][part]
         across = across * trace.stored_element_bytes // granule
         address = np.zeros(len(tiles), np.int64)
-        address[index] = stores.first[workgroup] + rows_down * stores.pitch[workgroup] + across
+        address[index] = stores.first[part] + rows_down * stores.pitch[part] + across
         tiles["first_granule"] = tiles["to_granule"] = address
         tiles["pitch"] = tiles["to_pitch"] = stores.pitch[owner]
         tiles["signal"], tiles["dma_command"] = stores.signal[owner], -1
@@ -342,6 +364,9 @@ class TableBuilder:
     def _track(self, of: Gemm, operation: Any, tiles: NDArray[Any]) -> NDArray[Any]:
         """Give tiles their places in the tracker, and return the DMA commands that it triggers."""
         n, n_wavefronts = of.trace.n_workgroups, int(operation.n_wavefronts)
+        if of.parts is not None:  # nothing of them is tracked
+            operation.dispatch_window, tiles["predecessor"] = codes.NEVER, -1
+            return np.zeros(0, state.DMA_TABLE)
         place = np.empty(n, np.int64)  # in the dispatch order: the hardware numbers workgroups so
         place[of.order] = np.arange(n)
         sets = place % self.machine.gpu.tracker.n_sets

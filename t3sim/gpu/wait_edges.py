@@ -23,7 +23,7 @@ from t3sim.gpu.in_flight import (
     posting,
     uncompiled,
 )
-from t3sim.gpu.kernel import address_map, codes, l2_slice, memory_controller, signals
+from t3sim.gpu.kernel import address_map, codes, l2_slice, memory_controller
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
@@ -62,7 +62,6 @@ def all_waits(hung: HungGpu) -> Iterator[tuple[str, str, str]]:
 channel_of = uncompiled(address_map.channel_of)
 granule_address = uncompiled(address_map.granule_address)
 has_queue_room = uncompiled(memory_controller.has_queue_room)
-is_posted = uncompiled(signals.is_posted)
 
 
 def places(condition: Any) -> list[Index]:
@@ -121,7 +120,8 @@ def senders(hung: HungGpu) -> Edges:
         yield "link_port", "granules not sent"
     if gpu.dma.n_commands_done < gpu.dma.n_commands:
         yield "dma_engine", "DMA commands not done"
-    for (w,) in places(np.isin(workgroups["route"], REMOTE) & (workgroups["end_at"] < 0)):
+    routes = hung.tables.tiles["route"][workgroups["first_tile"]]
+    for (w,) in places(np.isin(routes, REMOTE) & (workgroups["end_at"] < 0)):
         yield hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile"
     yield from ((hung.unit(c), "has steps left") for c in hung.move_units())
     for (o,) in unfinished(hung):
@@ -145,7 +145,7 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
         return codes.WORKING
     if slot.launch_at > hung.core.now or is_issued:
         return codes.NOTHING_LEFT
-    if slot.load_slice == 0 and not is_posted(hung.gpu, hung.tables.workgroups[slot.workgroup]):
+    if slot.load_slice == 0 and any(signal_before_loads(hung, c, s)):
         return codes.FOR_DEPENDENCY
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else int(slot.refused_by) or codes.NOTHING_LEFT
 
@@ -158,9 +158,13 @@ def matrix_pipe(hung: HungGpu, c: int, _: int) -> Edges:
 
 
 def signal_before_loads(hung: HungGpu, c: int, s: int) -> Edges:
-    """The signal before the first load of a workgroup."""
-    entry = hung.tables.workgroups[int(hung.gpu.compute_units[c].slots[s].workgroup)]
-    return signals_lacking(hung, [(int(entry.wait_signal), int(entry.wait_at_least))])
+    """The signals before the first load of a workgroup."""
+    tiles, waits = hung.tables.tiles, []
+    part = hung.first_tile(int(hung.gpu.compute_units[c].slots[s].workgroup))
+    while part >= 0:
+        waits.append((int(tiles[part].wait_signal), int(tiles[part].wait_at_least)))
+        part = int(tiles[part].next_part)
+    return signals_lacking(hung, waits)
 
 
 def refusing_bank(hung: HungGpu, c: int, s: int) -> Edges:
@@ -216,7 +220,7 @@ def oldest_workgroup(hung: HungGpu) -> Edges:
         reason = f"workgroup {workgroup} waits until workgroup {oldest} is sent on; {most} are under way"
         if tables.workgroups[oldest].end_at < 0:
             yield hung.place_of_workgroup(oldest), reason
-        elif tables.workgroups[oldest].route in REMOTE:
+        elif tables.tiles[hung.first_tile(oldest)].route in REMOTE:
             yield "link_port", reason
         elif tables.tiles[hung.first_tile(oldest)].n_open:
             yield hung.place_of_tiles(oldest), reason
@@ -286,7 +290,7 @@ def signals_waited_for(hung: HungGpu) -> list[Index]:
     """Return the signals that an operation or a workgroup waits for, or a move kernel on any GPU asks for."""
     tables = hung.tables
     n = int(hung.core.operations["n_waits"].sum() + hung.core.operations["n_untils"].sum())
-    waits = tables.waits[:n].tolist() + tables.workgroups[["wait_signal", "wait_at_least"]].tolist()
+    waits = tables.waits[:n].tolist() + tables.tiles[["wait_signal", "wait_at_least"]].tolist()
     for one in dict.fromkeys(hung.all_gpus):
         asked = [one.tables.steps[one.step_of(c)[1]] for c in one.move_units() if polled_by(one, c) is hung]
         waits += [(int(step.wait_signal), int(step.wait_at_least)) for step in asked]
@@ -331,10 +335,10 @@ def posts_left(hung: HungGpu, s: int, distance: int) -> Edges:
             steps["distance"][steps["send"] < 0] = 0  # where its result is kept
             if is_there(steps, "post_signal").any():
                 yield f"command_processor.operation[{o}]", "posts it with what its steps store"
-    workgroups = tables.workgroups[: int(hung.core.gemms["n_workgroups"].sum())]
-    tiles = tables.tiles[workgroups["first_tile"]]
+    tiles = tables.tiles
     is_forwarded = tiles["dma_command"] >= 0
-    for (w,) in places(is_there(tiles) & ~is_forwarded & (workgroups["end_at"] < 0)):
+    has_to = is_there(tiles) & ~is_forwarded & (tables.workgroups["end_at"][tiles["workgroup"]] < 0)
+    for w in np.unique(tiles["workgroup"][has_to]).tolist() if len(hung.core.gemms) else ():
         yield hung.place_of_workgroup(w), f"workgroup {w} posts it with its stores"
     if hung.gpu.dma.n_commands_done < hung.gpu.dma.n_commands and (is_there(tiles) & is_forwarded).any():
         yield "dma_engine", "posts it with what it sends"

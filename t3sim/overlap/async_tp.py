@@ -5,7 +5,7 @@ from functools import partial
 from t3sim.overlap.interface import Params, strategy
 from t3sim.program.chunks import Chunks
 from t3sim.program.host import HOST, run_by
-from t3sim.program.kernels import program, refuse_without_engines, total
+from t3sim.program.kernels import program, refuse_without_engines
 from t3sim.program.operations import Barrier, Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, part_of
@@ -37,12 +37,12 @@ def async_tp_program(op: Operator, rank: int, host: int) -> Program:
     operations += [
         *chunks.gemm("own gemm", op.n - 1, chunks.partials.first),
         Barrier(name="all there", after=(Wait(joined[0], op.n // 2),)),
-        total("sum", chunks.partials, op.n, chunks.output),
+        chunks.total(),
     ]
     return program(op, rank, memory, *run_by(op, operations, host), outputs=(chunks.reduced("own gemm"),))
 
 
-@strategy("async-tp", parameters={"host": HOST}, arbitration="round_robin", splits_k=True, order=11)
+@strategy("async-tp", shares_rows=True, parameters={"host": HOST}, arbitration="round_robin", splits_k=True, order=11)
 def async_tp(op: Operator, params: Params) -> Plan:
     """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
     return Plan(in_order(async_tp_part(op, params), all_gather_part(op)), also=(gemm_part(op),))

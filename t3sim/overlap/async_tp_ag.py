@@ -47,7 +47,13 @@ def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
 
 
 @strategy(
-    "async-tp-ag", parameters={"host": HOST}, arbitration="round_robin", operators=("ag-gemm",), splits_k=True, order=21
+    "async-tp-ag",
+    shares_rows=True,
+    parameters={"host": HOST},
+    arbitration="round_robin",
+    operators=("ag-gemm",),
+    splits_k=True,
+    order=21,
 )
 def async_tp_ag(op: Operator, params: Params) -> Plan:
     """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""

@@ -26,21 +26,23 @@ def scatter_program(
     copied there behind the others.  The copies of a rank run on one of *engines* in the order in which they are made.
     """
     memory, cut, rest, is_copied = op.memory(), RowChunks(op, chunks), op.n - 1, own_rows == COPIED
-    kernel, size = gemm(op, memory, rank), cut.n_rows * cut.pitch
+    kernel, size = gemm(op, memory, rank, by_owner=True), cut.size
     made, stored = memory.buffer("made", (rest + is_copied) * size), memory.signal("stored", op.n * cut.n)
     partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
     own = Buffer("own", made.first + rest * size if is_copied else partials.first, size)
     kernel, due = cut.stored(op, kernel, own.first, made.first, stored)
-    sends = cut.sends(size, made.first, size, partials.first)
+    sends = cut.sends(cut.n_granules, made.first, size, partials.first, size)
     commands = [{**one, "wait_signal": stored[i], "wait_at_least": due[i]} for i, one in enumerate(sends)]
     if order == BY_CHUNK:
-        columns = op.tiles.workgroups["column"]
-        kernel = replace(kernel, order=kernel.order[np.lexsort((columns[kernel.order], cut.chunk[kernel.order]))])
+        columns, made_so = op.owned.workgroups["column"], kernel.stored_order
+        by_chunk = made_so[np.lexsort((columns[made_so], cut.chunk[made_so]))]
+        kernel = replace(kernel, order=op.order_of(by_chunk))
         commands = [one for k in range(cut.n) for one in commands[k :: cut.n]]
     scatter, sent = copies_of_ranks("scatter", commands, min(engines, rest), memory, stream=1, launch=0)
     own_are_stored = [Wait(stored[i], due[i]) for i in range(rest * cut.n, op.n * cut.n)]
-    keep = [total("keep", own, 1, partials, after=own_are_stored, stream=1)] if is_copied else []
-    add = total("sum", partials, op.n, output, after=[] if keep else own_are_stored, stream=1)
+    whole = [(0, cut.n_granules)]
+    keep = [total("keep", own, 1, partials, pieces=whole, after=own_are_stored, stream=1)] if is_copied else []
+    add = total("sum", partials, op.n, output, pieces=whole, after=[] if keep else own_are_stored, stream=1)
     mine = np.flatnonzero(cut.position == rest)
     first, pitch = kernel.stores.first[mine] - own.first + output.first, kernel.stores.pitch[mine]
     begin, end = Barrier(name="all added up"), Barrier(name="all copied", stream=1, after=sent)
@@ -59,7 +61,7 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-@strategy("copy-engine-scatter", parameters=PARAMETERS, arbitration="round_robin", order=10)
+@strategy("copy-engine-scatter", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", order=10)
 def copy_engine_scatter(op: Operator, params: Params) -> Plan:
     """Rows for each rank are sent in ``chunks`` when they are stored, made by rank or by chunk (``order``)."""
     refuse_without_engines(op, "copy-engine-scatter")

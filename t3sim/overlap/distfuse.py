@@ -26,16 +26,15 @@ PARAMETERS = {
 
 def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program:
     """Return a GEMM that stores tile by tile, and an all-reduce of its tiles on the last *units*."""
-    op.owned_rows()
-    memory, tiles, n = op.memory(), PackedTiles(op, op.tiles), op.n
-    kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
+    memory, tiles, n = op.memory(), PackedTiles(op, op.owned), op.n
+    kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units), by_owner=True)
     made, output = memory.buffer("made", n * tiles.each), memory.buffer("output", n * tiles.each)
     stored, gathered = memory.signal("stored", n * tiles.n), memory.signal("gathered")
     # Tiles of one shot lie in the order of their rows, the same on all GPUs; of two, as the rank makes them, own last.
     chunk = (tiles.position + rank) % n if shots == ONE else tiles.position
     first, signal = chunk * tiles.each + tiles.inside, stored.first + chunk * tiles.n + tiles.number
     steps, others = [], range(1, n) if shots == TWO else ()
-    for w in kernel.order if shots == ONE else np.flatnonzero(tiles.position == n - 1):
+    for w in kernel.stored_order if shots == ONE else np.flatnonzero(tiles.position == n - 1):
         size, kept = int(tiles.size[w]), output.first + int(first[w])
         add = {"n_granules": size, "n_operands": n, "operand": made.first + int(first[w]), "source_stride": 1}
         add |= {"stride": 0 if shots == ONE else -tiles.each, "kept_at": kept}
@@ -44,7 +43,7 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
         asks = [{**ask, "source": d, "wait_signal": int(signal[w]) - d * apart} for d in range(n)]
         give = {"n_granules": size, "n_operands": 1, "operand": kept, "send": STORE, "post_signal": gathered[0]}
         steps.append([*asks, add, *({**give, "distance": d, "destination": kept - d * tiles.each} for d in others)])
-    until = (Wait(gathered[0], (n - 1) * tiles.each),) if others else ()
+    until = (Wait(gathered[0], (n - 1) * int(tiles.size[: tiles.n].sum())),) if others else ()
     reduce = beside(op, units, "all-reduce", steps, until=until)
     kernel = tiles.stored(kernel, made.first + first, signal)
     everything = Tiles("gemm", np.arange(len(first)), output.first + first, tiles.width)
@@ -52,7 +51,9 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
     return program(op, rank, memory, *operations, outputs=(everything,))
 
 
-@strategy("distfuse", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=17)
+@strategy(
+    "distfuse", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=17
+)
 def distfuse(op: Operator, params: Params) -> Plan:
     """``communication_units`` run the all-reduce of one or two ``shots``; behind it every GPU has the whole output."""
     if op.n == 1:

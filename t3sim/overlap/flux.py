@@ -31,7 +31,7 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
     *store_bytes* at a time; None: as much as a packet holds.
     """
     memory, cut = op.memory(), RowChunks(op, 1)
-    kernel, size = gemm(op, memory, rank), cut.n_rows * cut.pitch
+    kernel, size = gemm(op, memory, rank, by_owner=True), cut.size
     partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
     stores = kernel.stores.copy()
     stores.kind[:], stores.pitch[:] = STORE, cut.pitch
@@ -41,11 +41,13 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
     own = np.flatnonzero(cut.position == op.n - 1)
     reduced = Tiles("gemm", own, output.first + cut.inside[own], stores.pitch[own])
     begin, end = Barrier(name="all added up"), Barrier(name="all stored")
-    operations = run_by(op, [begin, kernel, end, total("sum", partials, op.n, output)], is_library=False)
+    operations = run_by(
+        op, [begin, kernel, end, total("sum", partials, op.n, output, pieces=[(0, cut.n_granules)])], is_library=False
+    )
     return program(op, rank, memory, *operations, outputs=(reduced,))
 
 
-@strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=9)
+@strategy("flux-push", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", order=9)
 def flux_push(op: Operator, params: Params) -> Plan:
     """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`)."""
     return Plan(in_order(flux_push_part(op, params), all_gather_part(op)), also=(gemm_part(op),))

@@ -34,20 +34,22 @@ def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLA
     their place first have another one behind them, as in Triton-distributed, where others fetch them there.
     """
     memory, cut = op.memory(), RowChunks(op, chunks)
-    kernel = gemm(op, memory, rank)
+    kernel = gemm(op, memory, rank, by_owner=True)
     gathered = shards(op, kernel.a)
     place = gathered[0]
     ready, arrived = memory.signal("ready"), memory.signal("arrived", op.n * cut.n)
-    sends = cut.sends(place.n_granules, place.first, 0, kernel.a)
+    sends = cut.sends(place.n_granules, place.first, 0, kernel.a, place.n_granules)
     numbers = [(op.n - one["distance"]) * cut.n + i % cut.n for i, one in enumerate(sends)]
     commands = [{**one, "post_signal": arrived[number]} for one, number in zip(sends, numbers, strict=True)]
     push = copies("push", commands, stream=1, launch=0, traffic_class=1, after=(Wait(ready[0], 1),))
     sizes = np.array([one["n_granules"] for one in sends[: cut.n]])
     signal = np.where(cut.position > 0, arrived.first + cut.number, NONE)
     waits = TileWaits(signal=signal, at_least=sizes[cut.chunk])
-    order = np.argsort(-cut.position % op.n, kind="stable") if op.staggered else op.order(rank)
+    order = op.order(rank)
+    if op.staggered:
+        order = op.order_of(np.argsort(-cut.position % op.n, kind="stable"), by_last=True)
     kernel = replace(kernel, waits=waits, order=order, a_content=gathered)
-    made = Tiles("gemm", np.arange(op.tiles.n_workgroups), kernel.stores.first, kernel.stores.pitch, of=0)
+    made = Tiles("gemm", np.arange(kernel.stores.n), kernel.stores.first, kernel.stores.pitch, of=0)
     tell = (Post(ready[0]),)
     begin: list[Operation] = [Barrier(name="all read", posts=tell)]
     given = place
@@ -60,7 +62,9 @@ def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLA
     return program(op, rank, memory, *operations, inputs=(given,), outputs=(made,))
 
 
-@strategy("flux-ag", parameters=PARAMETERS, arbitration="round_robin", operators=("ag-gemm",), order=20)
+@strategy(
+    "flux-ag", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", operators=("ag-gemm",), order=20
+)
 def flux_ag(op: Operator, params: Params) -> Plan:
     """``chunks``: copies of a shard.  Tiles of local rows first, then by ``arrival``; or all from row 0 (``naive``)."""
     if op.n > 1:

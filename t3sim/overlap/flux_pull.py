@@ -26,9 +26,8 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     A block fetches a tile when the other rank says that it is stored.  Each rank makes the rows of the next one first,
     so all fetch from the one before at first; Flux's own pairs (rank XOR step) are not one program for all ranks.
     """
-    op.owned_rows()
-    memory, tiles, rest = op.memory(), PackedTiles(op, op.tiles), op.n - 1
-    kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
+    memory, tiles, rest = op.memory(), PackedTiles(op, op.owned), op.n - 1
+    kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units), by_owner=True)
     made, slots = memory.buffer("made", rest * tiles.each), memory.buffer("slots", op.n * tiles.each)
     output = memory.buffer("output", tiles.each)
     stored, fetched = memory.signal("stored", rest * tiles.n), memory.signal("fetched")
@@ -48,12 +47,14 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     fetch = beside(op, units, "fetch", steps, posts=(Post(fetched[0]),))
     reduced = Tiles("gemm", own, output.first + tiles.inside[own], tiles.width[own])
     begin, end = Barrier(name="all added up"), Barrier(name="all fetched", after=(Wait(fetched[0], 1),))
-    kernel, add = tiles.stored(kernel, first, signal), total("sum", slots, op.n, output)
+    kernel, add = tiles.stored(kernel, first, signal), total("sum", slots, op.n, output, pieces=tiles.pieces())
     operations = run_by(op, [begin, fetch, kernel, end, add], is_library=False)
     return program(op, rank, memory, *operations, outputs=(reduced,))
 
 
-@strategy("flux-pull", parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16)
+@strategy(
+    "flux-pull", shares_rows=True, parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16
+)
 def flux_pull(op: Operator, params: Params) -> Plan:
     """Warps on the compute units of the GEMM fetch, as Flux's do, or ``fetching_units`` do nothing else."""
     program_of = partial(flux_pull_program, units=params["fetching_units"])

@@ -109,6 +109,8 @@ class OverlapStrategy:
     needs: str = ""  # hardware not available today; none: it can be run today
     runs_collectives: bool = False  # whether a workload that is one collective may name it
     splits_k: bool = False  # whether its GEMMs may be kernels that split k: it needs no tile before the kernel's end
+    has_stages: bool = False  # whether the tiles of a GEMM are made in as many stages as there are GPUs, none empty
+    shares_rows: bool = False  # whether ranks own equal shares of the rows, to which rows of zeros are added if need be
     operators: tuple[OperatorKind, ...] = ("gemm-rs", "gemm-ar")  # that a workload with a GEMM may ask of it
     refines: str | None = None  # the strategy that this one improves: a report says what it gains
     order: int | None = None  # of its bars, and which colour; None: after those that have a number
@@ -118,6 +120,7 @@ class OverlapStrategy:
 
     def __call__(self, op: Operator, params: Mapping[str, Any]) -> Plan:
         """Return the plan of a sublayer; raises ``PluginError`` if it is something else."""
+        op = op.with_equal_rows() if self.shares_rows else op
         plan: object = self.plan(op if self.splits_k else op.unsplit(self.name), self.encode(params))
         if not isinstance(plan, Plan):
             raise PluginError(*home_of(self.plan), f"strategy `{self.name}` returned {type(plan).__name__}, not Plan")

@@ -38,7 +38,8 @@ def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> 
     is_gathered, cut, n = op.kind == "ag-gemm", RowChunks(op, chunks), op.machine.gpu.n_compute_units
     by_engine = flux_ag_program(op, rank, chunks) if is_gathered else scatter_program(op, rank, chunks)
     of_rank = np.arange(len(cut.chunk)) % (len(cut.chunk) // op.n)
-    in_turn = np.lexsort((-cut.position % op.n, of_rank, np.where(cut.position, cut.chunk, -1)))
+    by_turn = np.lexsort((-cut.position % op.n, of_rank, np.where(cut.position, cut.chunk, -1)))
+    in_turn = op.order_of(by_turn, by_last=True)
     operations: list[Operation] = []
     for one in by_engine.operations:
         if isinstance(one, Gemm):
@@ -50,7 +51,7 @@ def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> 
     return replace(by_engine, operations=tuple(operations))
 
 
-@strategy("sm-specialised", parameters=PARAMETERS, arbitration="round_robin", operators=OF, order=15)
+@strategy("sm-specialised", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", operators=OF, order=15)
 def sm_specialised(op: Operator, params: Params) -> Plan:
     """``communication_units`` send, the others run the GEMM; ``chunks`` of the rows of a rank, or ``tile_rows``."""
     chunks, units = params["chunks"], params["communication_units"]

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from t3sim.errors import UsageError
 from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
+from t3sim.workload.tiling import stage_findings
 
 UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
 
@@ -43,13 +45,22 @@ def fused_program(op: Operator, rank: int) -> Program:
 NEEDS = "T3's tracker and DMA engine, near-memory reduction"
 
 
-@strategy("t3", arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)
+def in_stages(op: Operator) -> Plan:
+    """Return the plan; ``UsageError`` unless each stage has a tile."""
+    for key, message in stage_findings(op.shape, op.tiles.tiling, op.n):
+        raise UsageError(f"workload.{key}: {message}")
+    return fused_plan(op, fused_program, runs_on_one=True)
+
+
+@strategy("t3", has_stages=True, arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)
 def t3(op: Operator, _params: Params) -> Plan:
     """T3 with round-robin memory controllers, or another policy that the experiment names; with MCA: ``t3-mca``."""
-    return fused_plan(op, fused_program, runs_on_one=True)
+    return in_stages(op)
 
 
-@strategy("t3-mca", arbitration="mca", has_fixed_policy=True, needs=f"{NEEDS}, MCA", refines="t3", order=3)
+@strategy(
+    "t3-mca", has_stages=True, arbitration="mca", has_fixed_policy=True, needs=f"{NEEDS}, MCA", refines="t3", order=3
+)
 def t3_mca(op: Operator, _params: Params) -> Plan:
     """T3 with MCA (memory-controller arbitration that favours compute)."""
-    return fused_plan(op, fused_program, runs_on_one=True)
+    return in_stages(op)

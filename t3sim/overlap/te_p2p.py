@@ -6,7 +6,7 @@ from t3sim.errors import UsageError
 from t3sim.overlap.interface import Params, strategy
 from t3sim.program.chunks import Chunks
 from t3sim.program.host import HOST, STREAMS, run_by
-from t3sim.program.kernels import program, refuse_without_engines, total
+from t3sim.program.kernels import program, refuse_without_engines
 from t3sim.program.operations import Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
@@ -35,8 +35,8 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
         if p < rest:
             ready = (Wait(done[p], 1),)
             operations.append(chunks.send(f"send {p + 1}", p, to, signal=arrived[0], stream=streams, after=ready))
-    there = [Wait(arrived[0], rest * chunks.size)] if rest else []
-    operations.append(total("sum", chunks.partials, op.n, chunks.output, after=there, stream=rest % streams))
+    there = [Wait(arrived[0], rest * chunks.n_granules)] if rest else []
+    operations.append(chunks.total(after=there, stream=rest % streams))
     return program(op, rank, memory, *run_by(op, operations, host), outputs=(chunks.reduced("own gemm"),))
 
 
@@ -45,6 +45,7 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
     parameters={"streams": STREAMS, "host": HOST},
     arbitration="round_robin",
     splits_k=True,
+    shares_rows=True,
     order=12,
 )
 def te_p2p(op: Operator, params: Params) -> Plan:

@@ -8,7 +8,7 @@ from t3sim.errors import UsageError
 from t3sim.overlap.interface import Params, strategy
 from t3sim.program.host import run_by
 from t3sim.program.kernels import operands, program
-from t3sim.program.operations import STORE, Gemm, Operation, Post, Program, Stores, Wait
+from t3sim.program.operations import STORE, Content, Gemm, Operation, Post, Program, Stores, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
@@ -21,24 +21,26 @@ def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Pr
     memory, n_all = op.memory(), op.machine.gpu.n_compute_units
     trace = op.of_whole_rows().tiles_of(columns=op.shape.n // splits, n_chunks=op.n, n_compute_units=n_all - units)
     part = replace(op, trace=trace)
-    part.owned_rows()
-    made, every = memory.signal("made", splits), np.arange(trace.n_workgroups)
+    made, every = memory.signal("made", splits), np.arange(part.owned.n_workgroups)
     a, b = operands(part, memory, trace)
     columns = [b, *(memory.buffer(f"B {s}", b.n_granules) for s in range(1, splits))]
     gemms: list[Operation] = []
     rings: list[Operation] = []
+    inputs: list[Content] = []
     outputs = []
     for s in range(splits):
         first = n_all - (units if s < splits - 1 else min(2 * units, n_all))
-        ring = tile_ring(part, memory, f"reduce-scatter {s}", f"gemm {s}", trace, every, (first, n_all))
+        ring = tile_ring(part, memory, f"reduce-scatter {s}", f"gemm {s}", part.owned, every, (first, n_all))
         stores = replace(Stores.local(ring.first, 1), pitch=ring.pitch, kind=np.full(len(every), STORE))
         gemms.append(Gemm(
-            name=f"gemm {s}", trace=trace, a=a.first, b=columns[s].first, stores=stores, order=part.order(rank),
-            units=(0, n_all - units), posts=(Post(made[s]),), first_tile=s * len(part.chunk(0)),
+            name=f"gemm {s}", trace=trace, parts=part.parts, a=a.first, b=columns[s].first, stores=stores,
+            order=part.order(rank), units=(0, n_all - units), posts=(Post(made[s]),),
+            first_tile=s * (len(every) // op.n),
         ))  # fmt: skip
         rings.append(replace(ring.kernel, stream=1, after=(Wait(made[s], 1),), traffic_class=1))
+        inputs += ring.padding
         outputs.append(ring.reduced)
-    return program(op, rank, memory, *run_by(op, gemms), *rings, outputs=tuple(outputs))
+    return program(op, rank, memory, *run_by(op, gemms), *rings, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
 PARAMETERS = {
@@ -50,7 +52,7 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-@strategy("te-pipelined-rs", parameters=PARAMETERS, arbitration="round_robin", order=13)
+@strategy("te-pipelined-rs", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", order=13)
 def te_pipelined(op: Operator, params: Params) -> Plan:
     """``splits`` of the columns; ``communication_units`` run the reduce-scatters, the others the GEMMs."""
     splits, units, n = params["splits"], params["communication_units"], op.shape.n

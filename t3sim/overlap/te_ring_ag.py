@@ -39,6 +39,7 @@ def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Prog
     arbitration="round_robin",
     operators=("ag-gemm",),
     splits_k=True,
+    shares_rows=True,
     order=22,
 )
 def te_ring_ag(op: Operator, params: Params) -> Plan:

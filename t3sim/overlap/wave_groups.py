@@ -8,7 +8,7 @@ import numpy as np
 from t3sim.overlap.interface import Params, strategy
 from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program
-from t3sim.program.operations import STORE, Program, Wait
+from t3sim.program.operations import STORE, Content, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
@@ -22,24 +22,27 @@ def wave_groups_program(op: Operator, rank: int, waves: int, units: int) -> Prog
     All ranks have to make a group at the same time, so each has as many tiles of the rows of every rank: *waves* of the
     GEMM's compute units together.
     """
-    op.owned_rows()
     memory, n_units = op.memory(), op.machine.gpu.n_compute_units - units
-    kernel = gemm(op, memory, rank, units=(0, n_units))
-    stores, each = kernel.stores.copy(), op.tiles.n_workgroups // op.n
-    of_a_rank = -(-waves * n_units // op.n)
+    kernel = gemm(op, memory, rank, units=(0, n_units), by_owner=True)
+    stores, each = kernel.stores.copy(), op.owned.n_workgroups // op.n
+    of_a_rank = -(-waves * n_units * each // op.tiles.n_workgroups)
     edges = [*range(0, each, of_a_rank), each]
+    inputs: list[Content] = []
     made, rings, outputs, order = memory.signal("made", len(edges) - 1), [], [], []
     for g, (low, high) in enumerate(pairwise(edges)):
         tiles = (np.arange(op.n)[:, None] * each + np.arange(low, high)).ravel()
-        of_group = tile_ring(op, memory, f"reduce-scatter {g}", "gemm", op.tiles, tiles, (n_units, n_units + units))
+        of_group = tile_ring(op, memory, f"reduce-scatter {g}", "gemm", op.owned, tiles, (n_units, n_units + units))
         stores.kind[tiles], stores.signal[tiles] = STORE, made[g]
         stores.first[tiles], stores.pitch[tiles] = of_group.first, of_group.pitch
         full = (Wait(made[g], of_group.n_granules),)
         rings.append(replace(of_group.kernel, stream=1, after=full, traffic_class=1))
+        inputs += of_group.padding
         outputs.append(of_group.reduced)
         order.append(tiles)
-    kernel = replace(kernel, stores=stores, order=np.concatenate(order))
-    return program(op, rank, memory, *run_by(op, [kernel], is_library=False), *rings, outputs=tuple(outputs))
+    kernel = replace(kernel, stores=stores, order=op.order_of(np.concatenate(order)))
+    return program(
+        op, rank, memory, *run_by(op, [kernel], is_library=False), *rings, inputs=tuple(inputs), outputs=tuple(outputs)
+    )
 
 
 PARAMETERS = {
@@ -53,7 +56,7 @@ PARAMETERS = {
 }
 
 
-@strategy("wave-groups", parameters=PARAMETERS, arbitration="round_robin", order=14)
+@strategy("wave-groups", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", order=14)
 def wave_groups(op: Operator, params: Params) -> Plan:
     """``waves`` of tiles in a group; ``communication_units`` run the reduce-scatters, the others the GEMM."""
     waves, units = params["waves"], params["communication_units"]

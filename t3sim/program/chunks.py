@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from t3sim.errors import UsageError
-from t3sim.program.kernels import copies, operands, row_granules, summed, tile_offsets
+from t3sim.program.kernels import copies, in_lines, operands, row_granules, summed, tile_offsets, total
 from t3sim.program.operations import NONE, STORE, Gemm, Memory, Moves, Operation, Stores, Tiles
 from t3sim.program.operator import Operator
 
@@ -19,14 +19,9 @@ class Chunks:
 
     def __init__(self, op: Operator, memory: Memory, strategy: str) -> None:
         self.op, self._memory, self.trace = op, memory, op.tiles_of(rows=rows_of_a_rank(op, strategy))
-        height, rows = self.trace.tiling.workgroup_tile[0], self.trace.gemm.m
-        if rows < height:
-            raise UsageError(
-                f"workload: {strategy} gives each of {op.n} GPUs {rows} rows, less than a tile of its kernel,"
-                f" {height}; from m {height * op.n} on they have one"
-            )
         self.pitch = row_granules(op)
-        self.size = rows * self.pitch
+        self.n_granules = self.trace.gemm.m * self.pitch
+        self.size = in_lines(op, self.n_granules)  # the room that they take
         a, b = operands(op, memory, self.trace, op.n)
         self._a, self._b, self._a_size = a.first, b.first, a.n_granules // op.n
         self.partials = memory.buffer("partials", op.n * self.size)
@@ -49,11 +44,15 @@ class Chunks:
         """
         distance = position + 1
         row = {
-            "n_granules": self.size, "operand": place, "distance": distance,
+            "n_granules": self.n_granules, "operand": place, "distance": distance,
             "destination": self.partials.first + (self.op.n - distance) * self.size,
             "post_signal": signal,
         }  # fmt: skip
         return copies(name, [row], **more)
+
+    def total(self, **more: Any) -> Moves:
+        """Return the kernel that adds up what all ranks have made of the own rows."""
+        return total("sum", self.partials, self.op.n, self.output, pieces=[(0, self.n_granules)], **more)
 
     def reduced(self, gemm: str) -> Tiles:
         """Return the local rows, summed, in ``output``; *gemm* makes them."""
@@ -66,16 +65,8 @@ class Chunks:
 
 def rows_of_a_rank(op: Operator, strategy: str) -> int:
     """Return how many rows each rank owns; ``UsageError`` unless that is the same for all, in an order of their own."""
-    rows, rest = divmod(op.shape.m, op.n)
-    if rest:
-        lower, upper = rows * op.n, (rows + 1) * op.n
-        nearest = lower if rest <= op.n // 2 and lower else upper
-        raise UsageError(
-            f"workload: {strategy} cuts the rows into equal shares, and m is {op.shape.m} on {op.n} GPUs; the nearest"
-            f" that can be cut is {nearest}"
-        )
     if not op.staggered:
         raise UsageError(
             f"staggered: {strategy} has an order of its own, in which each GPU begins with another's rows; leave it out"
         )
-    return rows
+    return op.owned_rows()

@@ -42,17 +42,21 @@ from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, TileTrace, o
 Units = tuple[int, int] | None
 
 
-def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None) -> Gemm:
+def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None, by_owner: bool = False) -> Gemm:
     """Return the GEMM of *op* with its output, through the L2, in a new buffer `C`; the operands lie in front of it.
 
-    A kernel that splits k needs ``summed``.
+    A kernel that splits k needs ``summed``. *by_owner*: tiles are cut where the rows of one rank end and those of
+    another begin (``Operator.owned``).
     """
     trace = op.tiles
     a, b = operands(op, memory, trace)
     pitch = output_pitch_bytes(trace.gemm) // op.granule
     c = memory.buffer("C", trace.gemm.m * pitch)
-    stores = Stores.local(c.first + tile_offsets(trace, op.granule, pitch), pitch)
-    return Gemm(name="gemm", trace=trace, a=a.first, b=b.first, stores=stores, order=op.order(rank), units=units)
+    parts = op.parts if by_owner else None
+    stores = Stores.local(c.first + tile_offsets(parts or trace, op.granule, pitch), pitch)
+    return Gemm(
+        name="gemm", trace=trace, a=a.first, b=b.first, stores=stores, parts=parts, order=op.order(rank), units=units
+    )  # fmt: skip
 
 
 def summed(memory: Memory, kernel: Gemm, granule: int) -> tuple[Gemm] | tuple[Gemm, Moves]:
@@ -98,12 +102,7 @@ def operands(op: Operator, memory: Memory, trace: TileTrace, n_kernels: int = 1)
 
 def shards(op: Operator, a: int) -> tuple[Content, ...]:
     """Return what A, from granule *a* on, holds when it is gathered: the rows of every rank, its own first."""
-    rows, rest = divmod(op.shape.m, op.n)
-    if rest:
-        nearest = max(rows, 1) * op.n if 2 * rest <= op.n or not rows else (rows + 1) * op.n
-        message = f"{op.n} GPUs cannot have as many of {op.shape.m} rows each; {nearest} can be shared"
-        raise UsageError(f"workload: {message}")
-    size = rows * -(-op.shape.k // op.tiles.tiling.k_slice) * op.line
+    size = op.owned_rows() * -(-op.shape.k // op.tiles.tiling.k_slice) * op.line
     return tuple(Content(a + p * size, size, p, of=p) for p in range(op.n))
 
 
@@ -186,11 +185,29 @@ def end_of(schedule: CollectiveSchedule, line: int) -> int:
     return max(ends)
 
 
-def total(name: str, partials: Buffer, n: int, to: Buffer, *, after: Sequence[Wait] = (), **more: Any) -> Moves:
-    """Return a kernel that adds up *n* arrays, one behind the other, and stores the sum."""
+def total(
+    name: str,
+    partials: Buffer,
+    n: int,
+    to: Buffer,
+    *,
+    pieces: Sequence[tuple[int, int]] | None = None,
+    after: Sequence[Wait] = (),
+    **more: Any,
+) -> Moves:
+    """Return a kernel that adds up *n* arrays, one behind the other, and stores the sum.
+
+    *pieces*: what of the arrays is added up, each from a granule on, so many; None: all of them.
+    """
     each = partials.n_granules // n
-    step = {"n_granules": each, "n_operands": n, "operand": partials.first, "stride": each, "kept_at": to.first}
-    return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1), after=tuple(after), **more)
+    steps = [
+        {
+            "n_granules": size, "n_operands": n, "operand": partials.first + first, "stride": each,
+            "kept_at": to.first + first,
+        }
+        for first, size in (pieces or [(0, each)])
+    ]  # fmt: skip
+    return Moves(name=name, steps=table(STEP, steps).reshape(-1, 1), after=tuple(after), **more)
 
 
 def copies(name: str, rows: Sequence[dict[str, int]], *, engine: int | None = 0, **more: Any) -> Moves:
@@ -229,6 +246,11 @@ def refuse_without_engines(op: Operator, strategy: str) -> None:
 def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:
     """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
     return Program(rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals), **meaning)
+
+
+def in_lines(op: Operator, n_granules: int) -> int:
+    """Return the granules of the whole lines that hold *n_granules*: kernels that move read and store by lines."""
+    return -(-n_granules // op.line) * op.line
 
 
 def row_granules(op: Operator) -> int:

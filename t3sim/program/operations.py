@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_parts
 
 Ints = NDArray[np.int64]
 NONE = -1
@@ -150,6 +151,8 @@ class OnComputeUnits(Operation):
 class Stores:
     """Where the output of a GEMM goes: arrays with an entry for each workgroup, in the order of the trace.
 
+    Of a GEMM whose tiles are cut at owners, an entry for each of the ``parts``; none of these is counted or updated.
+
     A tile is stored row by row: its first row at granule ``first``, the next one ``pitch`` granules on.  A tile that
     is updated where it is counted (``updates``) names, as ``to``, the workgroup of the receiving GPU whose tile it is,
     which lies at that workgroup's ``first``.  Where chunks have unlike shapes (decision 10) the granules stand for
@@ -199,7 +202,7 @@ class Forward:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TileWaits:
-    """What each workgroup waits for before its first load: arrays in the order of the trace."""
+    """What each workgroup waits for before its first load: arrays with entries as those of ``Stores``."""
 
     signal: Ints
     at_least: Ints
@@ -220,6 +223,7 @@ class Gemm(OnComputeUnits):
     a: int
     b: int
     stores: Stores
+    parts: TileTrace | None = None  # what its tiles are cut into, each with a place of its own (``cut_at_owners``)
     order: Ints  # numbers of workgroups
     n_resident: int | None = None  # workgroups of a persistent kernel; None: as many as its compute units hold
     waits: TileWaits | None = None
@@ -227,6 +231,32 @@ class Gemm(OnComputeUnits):
     a_content: tuple[Content, ...] = ()  # what A has to hold where others write it; only checks read this
     first_chunk: int = 0
     first_tile: int = 0
+
+    @property
+    def stored(self) -> TileTrace:
+        """Return what ``stores`` and ``waits`` have an entry for each of: the tiles, or the parts of these."""
+        return self.trace if self.parts is None else self.parts
+
+    @cached_property
+    def makers(self) -> Ints:
+        """The workgroup that makes each of ``stored``."""
+        return np.arange(self.trace.n_workgroups) if self.parts is None else self.trace.makers(self.parts)
+
+    @cached_property
+    def parts_of_tiles(self) -> Ints:
+        """Numbers of ``stored``, tile by tile, each from its first row on."""
+        return np.lexsort((self.stored.workgroups["row"], self.makers))
+
+    @cached_property
+    def stored_order(self) -> Ints:
+        """Numbers of ``stored`` in the order in which workgroups are dispatched."""
+        place = np.empty(self.trace.n_workgroups, np.int64)
+        place[self.order] = np.arange(self.trace.n_workgroups)
+        return self.order if self.parts is None else np.lexsort((self.parts.workgroups["row"], place[self.makers]))
+
+    def wavefronts(self) -> NDArray[Any]:
+        """Return what each wavefront makes of each of ``stored``: ``WAVEFRONT_DTYPE``."""
+        return self.trace.wavefront_tiles() if self.parts is None else wavefront_parts(self.trace, self.parts)
 
     def operands(self, line: int) -> dict[str, range]:
         """Return the granules of A and of B, by these names; a cache line has *line* of them."""
@@ -416,7 +446,7 @@ def paired(here: range, there: range) -> tuple[Ints, Ints]:
 
 def has_unlike_chunks(gemm: Gemm) -> bool:
     """Return whether tiles are sent to tiles of other shapes (decision 10), so that the link has to translate."""
-    shapes = gemm.trace.workgroups[["n_rows", "n_columns"]]
+    shapes = gemm.stored.workgroups[["n_rows", "n_columns"]]
     is_sent = (gemm.stores.distance != 0) & (gemm.stores.to >= 0)
     there = gemm.stores.to[is_sent]
     if (gemm.stores.n_to[is_sent] != 1).any() or (shapes[is_sent] != shapes[there.clip(max=len(shapes) - 1)]).any():

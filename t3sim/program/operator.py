@@ -15,7 +15,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.program.operations import Ints, Memory
 from t3sim.workload.kernel_choice import tiling_of, without_split
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, make_tile_trace
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, cut_at_owners, make_tile_trace
 
 Collective = Literal["reduce-scatter", "all-gather", "all-reduce"]
 
@@ -76,19 +76,50 @@ class Operator:
         return range(start, stop)
 
     def rows(self, position: int) -> range:
-        """Return the rows of the output that the tiles of chunk *position* make; of unlike chunks, what they touch."""
-        tiles = self.tiles.workgroups[self.chunk(position).start : self.chunk(position).stop]
-        return range(int(tiles["row"].min()), int((tiles["row"] + tiles["n_rows"]).max()))
+        """Return the rows of the output that belong to the owner of chunk *position*, in the frame of the rank."""
+        each = self.owned_rows()
+        return range(position * each, (position + 1) * each)
+
+    @cached_property
+    def owned(self) -> TileTrace:
+        """The tiles of the GEMM by the owners of their rows: chunk p has those that belong to chunk p of the rows.
+
+        Tiles that belong to several owners are cut into parts. Raises ``UsageError`` unless all own as many rows.
+        """
+        self._refuse_transposed()
+        if self.has_like_chunks():
+            return self.tiles
+        try:
+            return cut_at_owners(self.tiles, self.n)
+        except ValueError as error:
+            raise UsageError(f"workload: {error}") from None
 
     def owned_rows(self) -> int:
-        """Return how many rows of the output each rank owns; ``UsageError`` unless that is whole tile rows for all."""
+        """Return how many rows of the output each rank owns; ``UsageError`` unless that is the same for all."""
+        rows, rest = divmod(self.shape.m, self.n)
+        if rest:
+            nearest = rows * self.n if rows and 2 * rest <= self.n else (rows + 1) * self.n
+            message = f"{self.n} GPUs cannot own as many of {self.shape.m} rows each; {nearest} can be shared"
+            raise UsageError(f"workload: {message}")
+        return rows
+
+    @property
+    def parts(self) -> TileTrace | None:
+        """Return ``owned`` if tiles are cut into parts, as ``Gemm.parts``; None: none is."""
+        return None if self.owned is self.tiles else self.owned
+
+    def with_equal_rows(self) -> Operator:
+        """Return the same operator with rows of zeros behind the others, until all ranks own equally many.
+
+        PyTorch's reduce-scatters and Flux take no other numbers of rows; vLLM adds tokens like this when it runs with
+        sequence parallelism. Itself, if they do so already, or if it is one collective.
+        """
+        if self.trace is None or self.shape.m % self.n == 0:
+            return self
         self._refuse_transposed()
-        if not self.has_like_chunks():
-            m, tile_rows = self.shape.m, self.tiles.tiling.workgroup_tile[0]
-            message = f"{self.n} GPUs cannot own the same number of whole tile rows each, of {m} rows in tiles of"
-            advice = "" if m % self.n else f"; take a `tiling` with rows of `workgroup_tile` that divide {m // self.n}"
-            raise UsageError(f"workload: {message} {tile_rows}{advice}")
-        return len(self.rows(0))
+        trace = self.tiles_of(rows=-(-self.shape.m // self.n) * self.n, n_chunks=self.n)
+        given = None if self.given is None else self.given.with_equal_rows()
+        return replace(self, trace=trace, given=given)
 
     def _refuse_transposed(self) -> None:
         """Raise ``UsageError`` if rows of the output are not rows of its array: some of them could not be owned."""
@@ -98,8 +129,20 @@ class Operator:
 
     def order(self, rank: int) -> Ints:
         """Return the order in which *rank* dispatches its workgroups: chunk by chunk, from the first or chunk 0 on."""
-        first = 0 if self.staggered else self.chunk(-rank).start
-        return np.roll(np.arange(self.tiles.n_workgroups), -first)
+        tiles, first = self.tiles.workgroups, 0
+        if not self.staggered:
+            first = self.chunk(-rank).start
+            if rank and self.trace is not None and not self.has_like_chunks() and self.shape.m % self.n == 0:
+                row = -rank % self.n * (self.shape.m // self.n)  # which is row 0 of the output
+                first = int(np.argmax((tiles["row"] <= row) & (row < tiles["row"] + tiles["n_rows"])))
+        return np.roll(np.arange(len(tiles)), -first)
+
+    def order_of(self, parts: Ints, *, by_last: bool = False) -> Ints:
+        """Return the order of the workgroups of *parts* of ``owned``: by the first part of each or *by_last*."""
+        makers = parts if self.parts is None else self.tiles.makers(self.owned)[parts]
+        step = -1 if by_last else 1
+        found, first = np.unique(makers[::step], return_index=True)
+        return np.asarray(found[np.argsort(first)], np.int64)[::step]
 
     def tiles_of(
         self,

@@ -13,7 +13,7 @@ from t3sim.workload.tiling import TileTrace
 
 
 class PackedTiles:
-    """Tiles of a GEMM, chunk by chunk, each in one piece: of every chunk as many, in the same order."""
+    """Tiles of a GEMM or parts of them, chunk by chunk, each in one piece: of every chunk as many, in one order."""
 
     def __init__(self, op: Operator, trace: TileTrace, tiles: Ints | slice = slice(None)) -> None:
         """All are arrays with an entry for each of *tiles*, workgroups of *trace* in its order."""
@@ -22,9 +22,18 @@ class PackedTiles:
         self.size: Ints = workgroups["n_rows"] * self.width  # granules
         self.position: Ints = workgroups["chunk"]
         self.n = len(workgroups) // op.n  # of a chunk
-        self.each = int(self.size[: self.n].sum())  # granules of a chunk
+        room = -(-self.size // op.line) * op.line  # each begins with a line
+        self.each = int(room[: self.n].sum())  # granules of a chunk
         self.number = np.arange(len(workgroups)) % self.n  # inside its chunk
-        self.inside = (np.cumsum(self.size) - self.size) % self.each  # granule inside its chunk
+        self.inside = (np.cumsum(room) - room) % self.each  # granule inside its chunk
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """Return where the tiles of a chunk lie in it, those in one piece that leave no granule between them."""
+        found: list[tuple[int, int]] = []
+        for first, size in zip(self.inside[: self.n].tolist(), self.size[: self.n].tolist(), strict=True):
+            joins = found and sum(found[-1]) == first
+            found[-1:] = [(found[-1][0], found[-1][1] + size)] if joins else [*found[-1:], (first, size)]
+        return found
 
     def stored(self, kernel: Gemm, first: Ints, signal: Ints) -> Gemm:
         """Return *kernel* with its tiles stored in one piece each, at *first*, each posting its *signal* or none."""

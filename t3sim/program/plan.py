@@ -84,7 +84,7 @@ def matrix_share(program: Program, machine: MachineSpec) -> float:
     for gemm in (one for one in program.operations if isinstance(one, Gemm)):
         n_units = every if gemm.units is None else len(range(*gemm.units))
         most = max(most, n_units / every)
-        tiles = gemm.trace.workgroups[gemm.stores.distance != 0]
+        tiles = gemm.stored.workgroups[gemm.stores.distance != 0]
         n_sent = int((tiles["n_rows"] * tiles["n_columns"]).sum()) * ELEMENT_BYTES
         cycles = matrix_cycles(machine, gemm.trace, n_units, n_sent)
         used += cycles.used

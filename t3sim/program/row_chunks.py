@@ -1,11 +1,11 @@
-"""The rows of each rank in chunks of whole rows of tiles, which are sent one by one beside a GEMM of all rows."""
+"""The rows of each rank in chunks that end with a row of tiles, which are sent one by one beside a GEMM of all rows."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from t3sim.errors import UsageError
-from t3sim.program.kernels import row_granules, tile_offsets
+from t3sim.program.kernels import in_lines, row_granules, tile_offsets
 from t3sim.program.operations import STORE, Gemm, Signals, tile_granules
 from t3sim.program.operator import Operator
 from t3sim.registry import Parameter
@@ -20,26 +20,30 @@ OWN_ROWS = Parameter(
 class RowChunks:
     """The rows of each rank in *n* chunks; 0: one for each row of tiles.
 
-    Arrays have an entry for each workgroup: its ``position``, whose rows of the ranks it makes, in the frame of the
-    rank; the first granule of its tile ``inside`` these, ``pitch`` granules a row; its ``chunk`` of these; and the
-    number of this among those of all ranks.
+    Arrays have an entry for each tile, or part of one, that belongs to one rank (``Operator.owned``): its ``position``,
+    whose rows of the ranks it has, in the frame of the rank; its first granule ``inside`` these, ``pitch`` granules a
+    row; its ``chunk`` of these; and the number of this among those of all ranks.
     Raises ``UsageError`` if there are fewer rows of tiles than chunks.
     """
 
     def __init__(self, op: Operator, n: int) -> None:
-        tiles, height = op.tiles.workgroups, op.tiles.tiling.workgroup_tile[0]
+        tiles, height = op.owned.workgroups, op.tiles.tiling.workgroup_tile[0]
         self.n_ranks, self.n_rows = op.n, op.owned_rows()
-        n_tile_rows = -(-self.n_rows // height)
+        self.position = tiles["chunk"]
+        row = tiles["row"] - self.position * self.n_rows
+        begins, band = np.unique(row, return_inverse=True)
+        n_tile_rows = len(begins)
         if n > n_tile_rows:
-            has = f"each of {op.n} GPUs has {n_tile_rows} rows of tiles, of {height} rows each"
+            has = f"each of {op.n} GPUs has {n_tile_rows} rows of tiles, of {height} rows at most"
             raise UsageError(f"strategy.chunks: is {n}, but {has}; the nearest that works is {n_tile_rows}")
         self.n = n or n_tile_rows
-        self._edges = (-(-np.arange(self.n + 1) * n_tile_rows // self.n) * height).clip(max=self.n_rows)
-        self.position = tiles["chunk"]
-        first_row = np.array([op.rows(p).start for p in range(op.n)])[self.position]
+        self._edges = np.append(begins, self.n_rows)[-(-np.arange(self.n + 1) * n_tile_rows // self.n)]
         self.pitch = row_granules(op)
-        self.inside = tile_offsets(op.tiles, op.granule, self.pitch) - first_row * self.pitch
-        self.chunk = (tiles["row"] - first_row) // height * self.n // n_tile_rows
+        self.inside = tile_offsets(op.owned, op.granule, self.pitch) - self.position * self.n_rows * self.pitch
+        self.chunk = band.reshape(-1) * self.n // n_tile_rows
+        self.n_granules = self.n_rows * self.pitch  # of the rows of a rank
+        self.size = in_lines(op, self.n_granules)  # and the room that they take
+        self._line = op.line
         self.number = self.position * self.n + self.chunk
 
     def stored(self, op: Operator, kernel: Gemm, own: int, others: int, signals: Signals) -> tuple[Gemm, list[int]]:
@@ -49,20 +53,22 @@ class RowChunks:
         """
         stores = kernel.stores.copy()
         stores.kind[:], stores.pitch[:], stores.signal[:] = STORE, self.pitch, signals.first + self.number
-        of_others = others + self.position * self.n_rows * self.pitch
+        of_others = others + self.position * self.size
         stores.first[:] = np.where(self.position == op.n - 1, own, of_others) + self.inside
         counts = np.bincount(
-            self.number, op.tiles.workgroups["n_rows"] * tile_granules(op.tiles, op.granule)[2]
+            self.number, op.owned.workgroups["n_rows"] * tile_granules(op.owned, op.granule)[2]
         ).astype(int)
         return replace(kernel, stores=stores), counts.tolist()
 
-    def sends(self, size: int, source: int, stride: int, to: int) -> list[dict[str, int]]:
+    def sends(self, n_granules: int, source: int, stride: int, to: int, size: int) -> list[dict[str, int]]:
         """Return steps that send each chunk to each other rank, all to the next one first.
 
-        The rows of a rank are *size* granules.  Those for the rank at distance d lie ``source + (d - 1) * stride`` on,
-        and go to the place of this rank there, ``to + (n - d) * size`` on.
+        The rows of a rank are *n_granules*, and take *size*.  Those for the rank at distance d lie ``source + (d - 1) *
+        stride`` on, and go to the place of this rank there, ``to + (n - d) * size`` on.  A line that is of two chunks
+        is sent with the second one.
         """
-        edges = (self._edges * size // self.n_rows).tolist()
+        edges = (self._edges * (n_granules // self.n_rows) // self._line * self._line).tolist()
+        edges[-1] = n_granules
         return [
             {
                 "n_granules": edges[k + 1] - edges[k], "operand": source + (d - 1) * stride + edges[k],

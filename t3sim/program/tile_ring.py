@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from t3sim.collective.choice import ring_schedule
-from t3sim.errors import UsageError
 from t3sim.program.kernels import ring
-from t3sim.program.operations import Ints, Memory, Moves, Tiles
+from t3sim.program.operations import Content, Ints, Memory, Moves, Tiles
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles
 from t3sim.program.parts import ring_contents
@@ -30,6 +29,7 @@ class TileRing:
     pitch: Ints
     n_granules: int  # of all tiles
     reduced: Tiles  # the own ones, summed
+    padding: tuple[Content, ...]  # behind tiles of each chunk, up to a whole line: what is there before
 
 
 def tile_ring(
@@ -37,13 +37,16 @@ def tile_ring(
 ) -> TileRing:
     """Return the ring of *tiles*, workgroups of the GEMM called *gemm*, in chunks of like tiles; it runs on *units*."""
     packed = PackedTiles(op, trace, tiles)
-    if packed.each % op.line:
-        raise UsageError(f"workload: the tiles of `{name}` fill no whole lines; rows and columns in multiples of 64 do")
-    schedule = ring_schedule(op.machine, "reduce-scatter", op.n, packed.each, units[1] - units[0])
+    each = packed.each
+    schedule = ring_schedule(op.machine, "reduce-scatter", op.n, each, units[1] - units[0])
     kernel = ring(op, memory, schedule, name, units=units, array=name)
     data: Any = next(buffer.first for buffer in memory.buffers if buffer.name == name)
-    given, (summed,) = ring_contents("reduce-scatter", op.n, packed.each, has_channels=schedule.n_units is not None)
+    given, (summed,) = ring_contents("reduce-scatter", op.n, each, has_channels=schedule.n_units is not None)
     first = data + np.array([one.first for one in given])[packed.position] + packed.inside
     own = packed.position == op.n - 1
     reduced = Tiles(gemm, tiles[own], data + summed.first + packed.inside[own], packed.width[own])
-    return TileRing(kernel, first, packed.width, int(packed.size.sum()), reduced)
+    ends = [sum(piece) for piece in packed.pieces()]
+    begins = [*(first for first, _ in packed.pieces()[1:]), each]
+    gaps = [(end, begin - end) for end, begin in zip(ends, begins, strict=True) if begin > end]
+    padding = tuple(Content(data + one.first + at, n, one.chunk, of=0) for one in given for at, n in gaps)
+    return TileRing(kernel, first, packed.width, int(packed.size.sum()), reduced, padding)

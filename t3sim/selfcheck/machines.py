@@ -323,8 +323,6 @@ def _gemm(rng: np.random.Generator, tp: int, *, is_even: bool) -> WorkloadSpec:
     n = n_across * columns - int(rng.integers(0, columns)) * int(rng.random() < 0.7)
     drawn = rng.random()
     operator = "ag-gemm" if drawn < SHARE_CHANGED else "gemm-rs" if drawn < 1 - SHARE_OF_ALL_REDUCES else "gemm-ar"
-    if operator == "gemm-ar":
-        m = tp * rows  # whole tile rows for each GPU: else `distfuse` has no plan
     shape = GemmShape(m=max(m, tp), n=n, k=int(rng.integers(1, MOST_K)))
     return WorkloadSpec(gemm=shape, tp=tp, operator=operator, tiling=tiling)
 

@@ -237,7 +237,8 @@ def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator
         maker = max(sorted(makers), key=lambda workgroup: here.workgroups[workgroup][-1])
         block = here.block(number)
         yield Flow(block[1], (here.stores(maker), block, *sent_on(first)))
-    leaves = np.isin(workgroups["route"], TO_OTHERS) & (workgroups["end_at"] >= 0)
+    routes = core.tables.tiles["route"][workgroups["first_tile"]]
+    leaves = np.isin(routes, TO_OTHERS) & (workgroups["end_at"] >= 0)
     for number, first in zip(np.flatnonzero(leaves).tolist(), workgroups["first_tile"][leaves].tolist(), strict=True):
         arrival = sent_on(first)
         if arrival:

@@ -49,9 +49,9 @@ def granules_of_gemm(core: GpuCore, operation: Any) -> Granules:
 
     The L2 does not know for whom it reads and writes back: of several GEMMs on one GPU that is None.
     """
-    first, n_tiles = int(operation.first_tile), int(operation.n_workgroups * operation.n_wavefronts)
-    tiles = core.tables.tiles[first : first + n_tiles]
-    n_granules, routes = tiles["n_granules"], core.tables.workgroups["route"][tiles["workgroup"]]
+    first, every = int(operation.first_workgroup), core.tables.tiles
+    tiles = every[(every["workgroup"] >= first) & (every["workgroup"] < first + int(operation.n_workgroups))]
+    n_granules, routes = tiles["n_granules"], tiles["route"]
     is_cached = routes == codes.ROUTE_CACHED
     blocks = int(n_granules[tiles["dma_command"] >= 0].sum())
     past_l2 = int(n_granules[np.isin(routes, PAST_L2)].sum())

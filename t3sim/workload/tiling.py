@@ -19,6 +19,8 @@ its time a GEMM multiplies (decision 44).  Leaves out Stream-K, whose workgroups
 Pinned by ``tests/workload/test_tiling.py``.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,6 +141,15 @@ class TileTrace:
         """Workgroups that have the tiles of the output once: those of the first panel."""
         return np.flatnonzero(self.panel == 0)
 
+    def makers(self, parts: TileTrace) -> NDArray[np.int64]:
+        """Return the workgroup whose tile each workgroup of *parts* is a part of (``cut_at_owners``)."""
+        (height, width), across = self.tiling.workgroup_tile, tile_grid(self.gemm, self.tiling)[1]
+        made, asked = (
+            one["row"] // height * across + one["column"] // width for one in (self.workgroups, parts.workgroups)
+        )
+        order = np.argsort(made, kind="stable")
+        return np.asarray(order[np.searchsorted(made[order], asked)], np.int64)
+
     def chunk_elements(self) -> NDArray[np.int64]:
         """Return output elements of each chunk."""
         tiles = self.workgroups[self.whole_tiles]
@@ -165,7 +176,7 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
     check_tiling(tiling)
     if n_chunks < 1:
         raise ValueError(f"a GEMM is cut into at least 1 chunk, not {n_chunks}")
-    refuse(chunk_findings(gemm, tiling, n_chunks))
+    refuse(size_findings(gemm, tiling))
     height, width = tiling.workgroup_tile
     n_rows, n_columns = tile_grid(gemm, tiling)
     row, column = tile_order(n_rows, n_columns, tiling.group_rows, 1 if n_rows % n_chunks else n_chunks)
@@ -175,6 +186,49 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
         row, column, height, width = column, row, width, height
     workgroups = workgroup_tiles(gemm, tiling, row * height, column * width, n_chunks)
     return TileTrace(gemm, tiling, n_chunks, workgroups, is_transposed=is_transposed)
+
+
+def cut_at_owners(trace: TileTrace, n_owners: int) -> TileTrace:
+    """Return the parts of the tiles of *trace* that belong to one of *n_owners* each, who own equal shares of the rows.
+
+    Chunk p has the parts of owner p. So that all owners have as many parts, of the same shapes in the same order, the
+    rows of each are cut wherever those of any owner meet an edge of a tile. Raises ``ValueError`` unless the rows can
+    be shared equally; k must not be split.
+    """
+    rows, rest = divmod(trace.gemm.m, n_owners)
+    if rest or trace.tiling.split_k > 1:
+        raise ValueError(f"{trace.gemm.m} rows cannot be cut into {n_owners} equal shares of whole tiles")
+    height, width = trace.tiling.workgroup_tile
+    edges = np.unique(np.append(np.arange(0, trace.gemm.m, height) % rows, 0))
+    sizes = np.diff(np.append(edges, rows))
+    columns = np.arange(0, trace.gemm.n, width)
+    parts = np.empty((n_owners, len(edges), len(columns)), WORKGROUP_DTYPE)
+    parts["chunk"] = owner = np.arange(n_owners)[:, None, None]
+    parts["row"], parts["n_rows"] = owner * rows + edges[:, None], sizes[:, None]
+    parts["column"], parts["n_columns"] = columns, np.minimum(trace.gemm.n - columns, width)
+    return TileTrace(trace.gemm, trace.tiling, n_owners, parts.reshape(-1), is_transposed=trace.is_transposed)
+
+
+def wavefront_parts(trace: TileTrace, parts: TileTrace) -> NDArray[Any]:
+    """Return what each wavefront makes of each part of a tile (``cut_at_owners``), as an array of WAVEFRONT_DTYPE.
+
+    ``workgroup`` is the number of the part. Wavefronts are numbered in the full tile.
+    """
+    tile, (down, across), (high, wide) = (
+        trace.workgroups[trace.makers(parts)],
+        wavefront_grid(trace.tiling),
+        trace.tiling.wavefront_tile,
+    )
+    part = parts.workgroups[:, None]
+    index = np.arange(down * across)
+    found = np.empty((len(tile), len(index)), WAVEFRONT_DTYPE)
+    found["workgroup"], found["wavefront"] = np.arange(len(tile))[:, None], index
+    for name, size, first in (("row", high, index // across * high), ("column", wide, index % across * wide)):
+        begin = np.maximum(tile[name][:, None] + first, part[name])
+        end = np.minimum(tile[name][:, None] + first + size, part[name] + part[f"n_{name}s"])
+        found[name], found[f"n_{name}s"] = begin, (end - begin).clip(min=0)
+    flat = found.reshape(-1)
+    return chosen(flat, (flat["n_rows"] > 0) & (flat["n_columns"] > 0))
 
 
 def transposed(gemm: GemmShape, tiling: TilingSpec) -> tuple[GemmShape, TilingSpec]:
@@ -334,17 +388,22 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     )
 
 
-def chunk_findings(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, key: str = "tp") -> list[Finding]:
-    """Return why *gemm* has too many workgroups to simulate, or too few for *n_chunks*, the value of *key*."""
+def size_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
+    """Return why *gemm* has too many workgroups to simulate, or cannot be run with *tiling*."""
     n_tiles = math.prod(tile_grid(gemm, tiling))
     n_workgroups = n_tiles * tiling.split_k
     if n_workgroups > MAX_WORKGROUPS:
         shape = f"m {gemm.m}, n {gemm.n}, k {gemm.k}"
         return [("gemm", f"{shape}: {n_workgroups} workgroup tiles, at most {MAX_WORKGROUPS} are simulated")]
-    if n_chunks > n_tiles:
-        message = f"is {n_chunks}, but the output has {n_tiles} workgroup tiles; each chunk needs at least one"
-        return [(key, message)]
     return split_findings(gemm, tiling)
+
+
+def stage_findings(gemm: GemmShape, tiling: TilingSpec, n_stages: int) -> list[Finding]:
+    """Return why tiles of *gemm* cannot be made in so many stages: T3 sends on what the tiles of each one trigger."""
+    n_tiles = math.prod(tile_grid(gemm, tiling))
+    if n_stages <= n_tiles:
+        return []
+    return [("tp", f"is {n_stages}, but the output has {n_tiles} workgroup tiles; each chunk needs at least one")]
 
 
 def split_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
@@ -364,16 +423,13 @@ def split_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
     return []
 
 
-def shape_findings(gemm: GemmShape, tiling: TilingSpec, tp: int) -> list[Finding]:
-    """Return what makes a GEMM too large to simulate, or too small to share out."""
+def shape_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
+    """Return what makes a GEMM too large to simulate, or keeps it from being run with *tiling*."""
     m, n, k = gemm.m, gemm.n, gemm.k
     for name, elements in (("output (m x n)", m * n), ("first operand (m x k)", m * k), ("second (k x n)", k * n)):
         if elements * ELEMENT_BYTES > MAX_MATRIX_BYTES:
             return [("gemm", f"m {m}, n {n}, k {k}: the {name} has more than {format_bytes(MAX_MATRIX_BYTES)}")]
-    findings = chunk_findings(gemm, tiling, tp)
-    if tp > m and not (findings and findings[0][0] == "gemm"):
-        return [("tp", f"is {tp}, but the output has {m} row{'s' * (m != 1)} (tokens): each GPU needs at least one")]
-    return findings
+    return size_findings(gemm, tiling)
 
 
 def check_tiling(tiling: TilingSpec) -> None:

@@ -28,7 +28,7 @@ from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Position, tree_of
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.files import one_line, parse_json, publish, read_limited
-from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, check_tiling, chunk_findings, refuse, tile_grid
+from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, check_tiling, refuse, size_findings, tile_grid
 
 SCHEMA_VERSION = 3
 MAX_TRACE_BYTES = 64 << 20  # a trace of MAX_WORKGROUPS is 40 MiB before compression
@@ -225,7 +225,7 @@ def read_manifest(path: str | Path) -> TraceManifest:
         manifest = validated(TraceManifest, tree_of(found, Position("")), "")
         gemm, tiling = manifest.gemm, manifest.tiling
         check_tiling(tiling)
-        refuse(chunk_findings(gemm, tiling, manifest.n_chunks, "n_chunks"))
+        refuse(size_findings(gemm, tiling))
         n_workgroups = math.prod(tile_grid(gemm, tiling)) * tiling.split_k
         if manifest.n_workgroups != n_workgroups:
             raise ValueError(f"n_workgroups is {manifest.n_workgroups}; the shape and the tiling make {n_workgroups}")

@@ -604,11 +604,6 @@ CASES = [
         "e.yaml:3:46: workload.tp: 2",
     ),
     case(
-        "F-A8 tp above the rows",
-        workload("{gemm: {m: 4, n: 8192, k: 64}, tp: 8}"),
-        "e.yaml:3:46: workload.tp: 8",
-    ),
-    case(
         "F-A8 tp above the tiles",
         workload("{gemm: {m: 512, n: 512, k: 64}, tp: 9}"),
         "e.yaml:3:47: workload.tp: 9",
@@ -1049,11 +1044,6 @@ CASES = [
         "F-A8 tp does not divide a layer",
         workload("{model: T-NLG, layer: training, tp: 3}"),
         "e.yaml:3:47: workload.tp: 4256",
-    ),
-    case(
-        "F-A8 a layer of few rows",
-        workload("{model: llama.json, layer: prompt, tokens: 2, sequence: 2, tp: 4}"),
-        "e.yaml:3:74: workload.tp: 4",
     ),
     case(
         "F-A13 config that does not exist",

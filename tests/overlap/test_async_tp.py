@@ -158,22 +158,12 @@ def test_from_a_kernel_to_an_engine_and_back_a_stream_takes_longer() -> None:
         assert gaps[1] - gaps[0] == handover * between, name
 
 
-@pytest.mark.parametrize(
-    ("shape", "n", "said"),
-    [
-        ((258, 128, 64), 4, "m is 258 on 4 GPUs; the nearest that can be cut is 256"),
-        ((255, 128, 64), 4, "m is 255 on 4 GPUs; the nearest that can be cut is 256"),
-        (
-            (128, 128, 64),
-            4,
-            "gives each of 4 GPUs 32 rows, less than a tile of its kernel, 64; from m 256 on they have",
-        ),
-    ],
-)
-def test_rows_that_cannot_be_cut_are_refused(shape: tuple[int, int, int], n: int, said: str) -> None:
-    op = operator_of(GemmShape(m=shape[0], n=shape[1], k=shape[2]), n)
-    with pytest.raises(UsageError, match=said):
-        async_tp(op, {"host": GRAPH})
+@pytest.mark.parametrize(("m", "rows"), [(258, 65), (255, 64), (128, 32), (1, 1)])
+def test_each_gemm_has_the_rows_of_a_rank(m: int, rows: int) -> None:
+    """Rows of zeros are added until all have as many; less than a tile are a ragged one."""
+    op = operator_of(GemmShape(m=m, n=128, k=64), 4).with_equal_rows()
+    operations = async_tp(op, {"host": GRAPH}).parts()[0].programs[0].operations
+    assert {one.trace.gemm.m for one in operations if isinstance(one, Gemm)} == {rows}
 
 
 def test_sums_so_slow_that_the_machine_would_seem_to_hang_are_refused() -> None:

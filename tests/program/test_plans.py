@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -174,10 +175,12 @@ def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
         check_plan(plan(replace(ragged(n), staggered=staggered), params))
 
 
-def test_flux_and_engines_refuse_chunks_of_unlike_shapes() -> None:
-    for strategy, params in ((flux_push, FLUX), (copy_engine_scatter, SCATTER)):
-        with pytest.raises(UsageError, match="3 GPUs cannot own the same number of whole tile rows each"):
-            strategy(ragged(3), params)
+@pytest.mark.parametrize(("strategy", "params"), [(flux_push, FLUX), (copy_engine_scatter, SCATTER)])
+def test_owners_of_rows_share_tiles(strategy: Any, params: dict[str, int]) -> None:
+    """832 rows are 834 with two of zeros: 278 for each of three GPUs, in tiles of 64."""
+    check_plan(strategy(ragged(3).with_equal_rows(), params))
+    with pytest.raises(UsageError, match="832 rows cannot be cut into 3 equal shares"):
+        strategy(ragged(3), params)
 
 
 def test_engines_copy_whole_rows_of_tiles() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from t3sim import load_experiment
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_kernels
-from t3sim.errors import UsageError
 from t3sim.program.operations import Gemm
 from t3sim.program.operator import Operator
 from t3sim.system.simulate import operator_of, plan_for
@@ -79,9 +79,9 @@ def test_tiles_end_where_the_rows_of_a_rank_do(strategy: str, kind: str, tmp_pat
     assert all(1024 % one.trace.tiling.workgroup_tile[0] == 0 for one in gemms)
 
 
-def test_what_cannot_be_cut_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"m 16, n 16, k 528: tp is 4, but the output has 1 workgroup tiles"):
-        operator().tiles_of(rows=16, columns=16, n_chunks=4)
+def test_what_has_fewer_tiles_than_chunks_has_empty_ones() -> None:
+    trace = operator().tiles_of(rows=16, columns=16, n_chunks=4)
+    assert np.diff(trace.chunk_ranges)[:, 0].tolist() == [1, 0, 0, 0]
 
 
 def test_an_experiment_that_names_a_library_has_it_at_hand(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 from t3sim.workload.tiling import (
     MAX_WORKGROUPS,
     TileTrace,
+    cut_at_owners,
     expected_chunk_bytes,
     loaded_rows_and_columns,
     make_tile_trace,
@@ -222,8 +223,8 @@ def test_larger_chunks_come_first() -> None:
 
 def test_refusals() -> None:
     shape = GemmShape(m=128, n=128, k=8)
-    with pytest.raises(ValueError, match="is 2, but the output has 1 workgroup tiles"):
-        make_tile_trace(shape, TILING, 2)
+    with pytest.raises(ValueError, match="129 rows cannot be cut into 2 equal shares"):
+        cut_at_owners(make_tile_trace(GemmShape(m=129, n=128, k=8), TILING, 1), 2)
     with pytest.raises(ValueError, match="at least 1 chunk, not 0"):
         make_tile_trace(shape, TILING, 0)
     with pytest.raises(ValueError, match=f"at most {MAX_WORKGROUPS}"):

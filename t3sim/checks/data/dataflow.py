@@ -121,15 +121,15 @@ class Dataflow:
         """Note which granules each wavefront tile has."""
         trace, granule = gemm.trace, self.program.granule
         down, across = wavefront_grid(trace.tiling)
-        wavefronts = trace.wavefront_tiles()
+        wavefronts, stored = gemm.wavefronts(), gemm.stored.workgroups
         workgroup = wavefronts["workgroup"]
         width = -(-wavefronts["n_columns"] * trace.stored_element_bytes // granule)
-        rows_down = wavefronts["row"] - trace.workgroups["row"][workgroup]
-        column = wavefronts["column"] - trace.workgroups["column"][workgroup]
+        rows_down = wavefronts["row"] - stored["row"][workgroup]
+        column = wavefronts["column"] - stored["column"][workgroup]
         column = column * trace.stored_element_bytes // granule
         pitch = made.width[workgroup]
         start = first + made.start[workgroup] + rows_down * pitch + column
-        sizes = np.zeros(trace.n_workgroups * down * across, np.int64)
+        sizes = np.zeros(len(stored) * down * across, np.int64)
         sizes[workgroup * down * across + wavefronts["wavefront"]] = wavefronts["n_rows"] * width
         self._tile_size.append(sizes)
         self._tile_start.append(first + np.cumsum(sizes) - sizes)

@@ -37,7 +37,7 @@ class Made:
 
     def __init__(self, gemm: Gemm, program: Program, first_name: int) -> None:
         """The names of the elements start at *first_name*."""
-        trace, self.gemm, self.first_name = gemm.trace, gemm, first_name
+        trace, self.gemm, self.first_name = gemm.stored, gemm, first_name
         row, column, self.width = tile_granules(trace, program.granule, trace.stored_element_bytes)
         self.rows = np.array(trace.workgroups["n_rows"])
         self.start: Ints = np.asarray(np.cumsum(self.rows * self.width) - self.rows * self.width, np.int64)
@@ -111,9 +111,9 @@ class Elements:
         self._arrays: dict[tuple[bytes, int, int], Made] = {}  # the first GEMM of each array that GEMMs make chunks of
         made_before: Counter[tuple[bytes, int, int]] = Counter()
         for number, gemm in enumerate(one for one in program.operations if isinstance(one, Gemm)):
-            what = gemm.trace.workgroups.tobytes(), gemm.first_tile
+            what = gemm.stored.workgroups.tobytes(), gemm.first_tile
             made_before[*what, gemm.first_chunk] += 1
-            array = *what, made_before[*what, gemm.first_chunk] if gemm.trace.n_chunks == 1 else -number
+            array = *what, made_before[*what, gemm.first_chunk] if gemm.stored.n_chunks == 1 else -number
             first = self._arrays.get(array)
             self.made.append(Made(gemm, program, n_names if first is None else first.first_name))
             if first is None:
@@ -140,7 +140,7 @@ class Elements:
         found = [np.full((1, self.n_elements + 2), BAD)]
         for number, made in enumerate(self.made):
             a, b = self._operands(number, rank)
-            trace, names = made.gemm.trace, made.names(rank)
+            trace, names = made.gemm.stored, made.names(rank)
             products = np.zeros((trace.tiling.split_k, a.shape[0], b.shape[1]))
             for tile, panel, first, n in zip(trace.workgroups, trace.panel, *trace.panels, strict=True):
                 rows = slice(tile["row"], tile["row"] + tile["n_rows"])

@@ -33,7 +33,7 @@ from t3sim.gpu.kernel.l2_slice import (
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, is_behind_stores
 from t3sim.gpu.kernel.memory_controller import has_room, request
-from t3sim.gpu.kernel.signals import NO_SIGNAL, is_posted, store_tag, tile_of
+from t3sim.gpu.kernel.signals import NO_SIGNAL, may_begin, store_tag, tile_of
 from t3sim.gpu.kernel.unit_sleep import loads_until, may_load, multiplying_share, sleep_while_multiplying, wake_unit
 from t3sim.gpu.kernel.workgroup_dispatcher import take_tile_ahead
 
@@ -129,15 +129,15 @@ def loaded_workgroup(gemm, workgroups, slot):
 
 
 @kernel
-def begins_unposted(gpu, gemm, workgroups, slot):
-    """Return whether the slice that is loaded next is the first of a tile whose signal is missing."""
+def begins_unposted(gpu, gemm, workgroups, tiles, slot):
+    """Return whether the slice that is loaded next is the first of a tile for which a signal is missing."""
     if slot.load_slice != 0 and slot.load_slice != slot.n_slices:
         return False
-    return not is_posted(gpu, workgroups[loaded_workgroup(gemm, workgroups, slot)])
+    return not may_begin(gpu, tiles, workgroups[loaded_workgroup(gemm, workgroups, slot)].first_tile)
 
 
 @kernel
-def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, kept, slot_end):
+def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, tiles, credit, kept, slot_end):
     """Load operand lines ahead of the matrix pipe, until *kept* of the credit is left; return what is."""
     traffic_class, n_lines = gemm.traffic_class, gemm.tile_rows + gemm.tile_columns
     cu = gpu.compute_units[cu_index]
@@ -182,7 +182,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, kept, slot_
         if gemm.loads_ahead:
             take_tile_ahead(gemm, workgroups, slot)
             until = loads_until(gemm, slot)
-        if slot.load_slice < until and begins_unposted(gpu, gemm, workgroups, slot):
+        if slot.load_slice < until and begins_unposted(gpu, gemm, workgroups, tiles, slot):
             return credit
     return credit
 
@@ -217,8 +217,16 @@ def start_slice(gemm, slot, entry, now):
 
 
 @kernel
+def part_with(tiles, first, row):
+    """Return the first wavefront tile of the part that has *row* of a workgroup's tile, whose first one is *first*."""
+    while row >= tiles[first].until_row:
+        first = tiles[first].next_part
+    return first
+
+
+@kernel
 def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, kept, slot_end):
-    """Store the finished tile line by line along its route, until *kept* of the credit is left; return what is."""
+    """Store the finished tile line by line, parts along their routes, until *kept* of the credit is left; return it."""
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
     granules_per_line = gpu.l2.granules_per_line
@@ -237,9 +245,9 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
             columns_left = min(entry.n_columns - column, columns_per_line)
             n_granules = (columns_left + columns_per_granule - 1) // columns_per_granule
             wavefront = (row // gemm.wavefront_rows) * wavefronts_across + column // gemm.wavefront_columns
-            tile = entry.first_tile + wavefront
+            tile = part_with(tiles, entry.first_tile, row) + wavefront
             line_in_row = (column // columns_per_line) % lines_per_wavefront_row
-            first = (row % gemm.wavefront_rows) * tiles[tile].row_granules + line_in_row * granules_per_line
+            first = (row - tiles[tile].first_row) * tiles[tile].row_granules + line_in_row * granules_per_line
             address = granule_address(tiles, tile, first)
             at = slot_end - credit
             refused_by = store_granules(
@@ -250,7 +258,8 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
                 note_refused_line(slot, refused_by, address // granules_per_line)
                 return 0
             credit -= gpu.store_issue_ticks
-            if entry.route == codes.ROUTE_REMOTE_STORE or entry.route == codes.ROUTE_REMOTE_UPDATE:
+            route = tiles[tile].route
+            if route == codes.ROUTE_REMOTE_STORE or route == codes.ROUTE_REMOTE_UPDATE:
                 credit -= gpu.store_header_ticks
         slot.store_line += 1
     return credit
@@ -262,7 +271,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
 
     Past the L2 the memory acknowledges them, or the L2 if the memory holds writes back.
     """
-    route, traffic_class = entry.route, gemm.traffic_class
+    route, traffic_class = tiles[tile].route, gemm.traffic_class
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)
     if route == codes.ROUTE_CACHED:
@@ -359,9 +368,9 @@ def has_workgroups(gpu, cu):
 
 
 @kernel
-def reason_without_operands(gpu, gemm, cu, slot, entry):
+def reason_without_operands(gpu, gemm, tiles, cu, slot, entry):
     """Return what a workgroup waits for that cannot multiply its next slice."""
-    if slot.load_slice == 0 and not is_posted(gpu, entry):
+    if slot.load_slice == 0 and not may_begin(gpu, tiles, entry.first_tile):
         return codes.FOR_DEPENDENCY
     buffer = buffer_of(slot, slot.multiply_slice)
     if slot.is_issued[buffer]:
@@ -395,7 +404,7 @@ def reason_not_stored(cu, slot, now):
 
 
 @kernel
-def note_without_multiplying(gpu, workgroups, cu, state, credit, now):
+def note_without_multiplying(gpu, workgroups, tiles, cu, state, credit, now):
     """Account for a slot in which none of the workgroups of a compute unit multiplies: the first that waits decides."""
     if state == codes.WAIT_LAUNCH:
         note_slot(gpu, cu, codes.FOR_CU_SLOT)
@@ -413,7 +422,7 @@ def note_without_multiplying(gpu, workgroups, cu, state, credit, now):
         entry = workgroups[slot.workgroup]
         gemm = gpu.operations[entry.operation]
         if slot.multiply_slice < slot.n_slices:
-            note_slot(gpu, cu, reason_without_operands(gpu, gemm, cu, slot, entry))
+            note_slot(gpu, cu, reason_without_operands(gpu, gemm, tiles, cu, slot, entry))
             return
     # The last of them has ended in this slot; the next one comes in the following slot.
     note_issue(gpu, cu, codes.FOR_CU_SLOT if gpu.n_undispatched > 0 else codes.NOTHING_LEFT, credit)
@@ -485,7 +494,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
         loads = (
             may_load(gemm, slot)
             and not is_behind_stores(gpu.link_port, cu)
-            and not begins_unposted(gpu, gemm, workgroups, slot)
+            and not begins_unposted(gpu, gemm, workgroups, tiles, slot)
         )
         if not (stores or loads) and (slot.load_slice == 0 or slot.multiply_slice == slot.n_slices):
             continue
@@ -495,14 +504,14 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
         if stores:
             credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, stop_at, slot_end)
         if loads:
-            credit = issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, stop_at, slot_end)
+            credit = issue_loads(gpu, gemm, cu_index, slot_index, workgroups, tiles, credit, stop_at, slot_end)
         if stores and has_stored_all(gpu, gemm, slot, now):
             end_workgroup(gpu, gemm, cu, slot, entry, now)
     cu.state_slots[state] += 1
     if state == codes.BUSY_MULTIPLYING:
         note_slot(gpu, cu, codes.WORKING)
     else:
-        note_without_multiplying(gpu, workgroups, cu, state, credit, now)
+        note_without_multiplying(gpu, workgroups, tiles, cu, state, credit, now)
     if hands_on:
         hand_path_on(gpu, cu, credit)
         return state

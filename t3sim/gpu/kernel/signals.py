@@ -43,8 +43,19 @@ def signal_of(tag):
 
 @kernel
 def is_posted(gpu, entry):
-    """Return whether the signal that a workgroup or a step waits for, if any, has been posted often enough."""
+    """Return whether the signal that a part of a tile or a step waits for, if any, has been posted often enough."""
     return entry.wait_signal < 0 or gpu.signals[entry.wait_signal] >= entry.wait_at_least
+
+
+@kernel
+def may_begin(gpu, tiles, first_tile):
+    """Return whether the signals that the workgroup waits for whose tile begins at *first_tile* have been posted."""
+    part = first_tile
+    while part >= 0:
+        if not is_posted(gpu, tiles[part]):
+            return False
+        part = tiles[part].next_part
+    return True
 
 
 @kernel

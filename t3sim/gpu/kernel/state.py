@@ -529,7 +529,7 @@ POST_TABLE = record_dtype("distance", "signal", "amount")
 WORKGROUP_TABLE = record_dtype(
     "operation",
     "order",  # the workgroup of the same operation that is dispatched in this place
-    "first_tile", "n_rows", "n_columns", "route",
+    "first_tile", "n_rows", "n_columns",
     "a_line", "b_line",  # of its operands: the first lines of its first row and column
     "n_slices",  # that it multiplies: all of k, or its panel
     "last_slice",  # number among them of the last one of k; in another panel none of them has it
@@ -538,12 +538,16 @@ WORKGROUP_TABLE = record_dtype(
     "n_leaving",  # granules of its tile for other GPUs, stored there by it or sent by the DMA engine
     "cu", "slot", "start_at", "multiply_at", "main_loop_end_at", "end_at",
     "sent_mark",  # stores in its queue at the link port up to the end of this workgroup
-    "wait_signal", "wait_at_least",  # before its first load; -1: none
 )  # fmt: skip
 
 TILE_TABLE = record_dtype(
     "n_granules",  # 0: this wavefront has nothing to do (ragged edge)
-    "workgroup", "first_tile",  # of that workgroup
+    "workgroup", "first_tile",  # of that workgroup, or of the part of its tile that this belongs to
+    "route",
+    "first_row",  # of the workgroup's tile that it has
+    "until_row",  # of the workgroup's tile: the first row behind the part that this belongs to
+    "next_part",  # first wavefront tile of the next part of the same workgroup's tile; -1: none
+    "wait_signal", "wait_at_least",  # at the first of a part: before the first load of the workgroup; -1: none
     "row_granules",  # granules in one row of the tile
     "first_granule", "pitch",  # address; granules from one row to the next
     # where its stores go, if they leave the GPU, or what the DMA engine sends of it

@@ -148,9 +148,10 @@ def is_released(gpu, gemm, workgroups, tiles, dma_commands, index):
     the DMA engine.  So all it sends goes before anything a workgroup sends that is dispatched from now on.
     """
     entry = workgroups[index]
-    if entry.route == codes.ROUTE_CACHED:
+    route = tiles[entry.first_tile].route
+    if route == codes.ROUTE_CACHED:
         return True
-    if entry.route == codes.ROUTE_REMOTE_UPDATE or entry.route == codes.ROUTE_REMOTE_STORE:
+    if route == codes.ROUTE_REMOTE_UPDATE or route == codes.ROUTE_REMOTE_STORE:
         if entry.end_at < 0:
             return False
         return gpu.link_port.queues[gpu.compute_units[entry.cu].store_queue].head >= entry.sent_mark

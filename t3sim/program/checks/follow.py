@@ -317,10 +317,10 @@ class Following:
         state, first, end = self.tiles[r][i], self.first_thread[r][i], clock
         left = np.bincount(state.group, minlength=len(state.groups))
         known = [clock] * len(state.groups)
-        for (signal, at_least), workgroups in segments(gemm):
+        for waits, workgroups in segments(gemm):
             knows = clock
-            if signal != NONE:
-                knows = yield from self._wait(number, signal, at_least, clock)
+            for signal, at_least in waits:
+                knows = yield from self._wait(number, signal, at_least, knows)
             end = np.maximum(end, knows)
             self._read_a(number, gemm, workgroups, knows)
             for g in np.unique(state.group[workgroups]).tolist():
@@ -346,7 +346,7 @@ class Following:
         if self.map.place(gemm.a) == NONE:
             return
         r, i = number
-        trace = gemm.trace
+        trace = gemm.stored
         row_size = -(-trace.gemm.k // trace.tiling.k_slice) * self.programs[r].line
         actor = Actor(number, self.first_thread[r][i], 1, clock)
         for row, n_rows in np.unique(trace.workgroups[workgroups][["row", "n_rows"]]).tolist():

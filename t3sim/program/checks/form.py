@@ -103,13 +103,14 @@ def of_gemm(gemm: Operation, program: Program, places: Map) -> Iterator[str]:
     """Yield what is malformed in a GEMM."""
     if not isinstance(gemm, Gemm):
         return
-    stores, n = gemm.stores, gemm.trace.n_workgroups
+    stores, n = gemm.stores, gemm.stored.n_workgroups
     arrays = {**vars(stores), **({} if gemm.waits is None else vars(gemm.waits))}
     for name, values in arrays.items():
         if len(values) != n:
-            yield f"`{name}` has {len(values)} entries for {n} workgroups"
+            what = "workgroups" if gemm.parts is None else "parts of tiles"
+            yield f"`{name}` has {len(values)} entries for {n} {what}"
             return
-    if len(gemm.order) != n or (np.sort(gemm.order) != np.arange(n)).any():
+    if not np.array_equal(np.sort(gemm.order), np.arange(gemm.trace.n_workgroups)):
         yield "`order` does not have each workgroup once"
         return
     limits = {
@@ -120,6 +121,9 @@ def of_gemm(gemm: Operation, program: Program, places: Map) -> Iterator[str]:
             yield f"`{name}` of tile {w} is {int(getattr(stores, name)[w])}, not {low} to {high - 1}"
             return
     is_away = stores.distance > 0
+    if gemm.parts is not None and ((stores.to != NONE).any() or stores.updates.any() or gemm.forwards):
+        yield "its tiles are cut into parts: none of them can be counted, sent to a tile or forwarded"
+        return
     for w in np.flatnonzero(is_away & (stores.kind == CACHED))[:1].tolist():
         yield f"tile {w} goes through the L2 to another GPU"
     for w in np.flatnonzero(is_away & (stores.updates > 0))[:1].tolist():

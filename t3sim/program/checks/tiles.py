@@ -1,6 +1,7 @@
 """The tiles of a GEMM as the checks see them: where they lie, which are alike, which the tracker counts."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,7 +17,7 @@ HALVES = 2  # granules of partial sums, in FP32, for one of the output
 
 @dataclass(frozen=True)
 class Group:
-    """Workgroups that store alike: one thread of the checks."""
+    """Tiles, or parts of them, that are stored alike: one thread of the checks."""
 
     kind: int
     distance: int
@@ -72,7 +73,7 @@ class TileState:
         if self.n_parts == 1:
             return self.value(frames, workgroups, inside)
         inside, half = output_granule(inside, self.widths[workgroups], self.line)
-        part = HALVES * self.gemm.trace.panel[workgroups] + half
+        part = HALVES * self.gemm.stored.panel[workgroups] + half
         return Value(self.value(frames, workgroups, inside).element, frames.part(part, self.n_parts))
 
     def places(self, workgroups: Ints) -> tuple[Ints, Ints, Ints]:
@@ -92,7 +93,7 @@ class TileState:
 
 def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     """Return the tiles of *gemm* before it runs; *n_threads* is the length of clocks."""
-    trace, stores, n = gemm.trace, gemm.stores, gemm.trace.n_workgroups
+    trace, stores, n = gemm.stored, gemm.stores, gemm.stored.n_workgroups
     rows = np.array(trace.workgroups["n_rows"])
     widths = tile_granules(trace, program.granule, trace.stored_element_bytes)[2]
     is_to = stores.to != NONE
@@ -109,7 +110,7 @@ def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     of_trace = trace.workgroups["chunk"]
     chunk = gemm.first_chunk + of_trace
     n_before = np.cumsum(trace.panel == 0) - (trace.panel == 0)  # tiles
-    index = gemm.first_tile + n_before[trace.first_of_tile] - n_before[trace.chunk_ranges[:, 0]][of_trace]
+    index = gemm.first_tile + n_before[trace.first_of_tile] - n_before[trace.chunk_ranges[of_trace, 0]]
     return TileState(
         gemm, program.line, rows * widths, widths, rows, chunk, index, group.reshape(-1), groups,
         bool(alike[stands].all()), to, n_to, np.zeros(n, np.int64), np.zeros(n, np.bool_),
@@ -140,10 +141,17 @@ def output_granule(inside: Ints, widths: Ints, line: int) -> tuple[Ints, Ints]:
     return row * (widths // HALVES) + number // HALVES * line + rest, number % HALVES
 
 
-def segments(gemm: Gemm) -> list[tuple[tuple[int, int], Ints]]:
-    """Return runs of workgroups in the order of dispatch that wait for the same, and what that is."""
+def segments(gemm: Gemm) -> list[tuple[tuple[tuple[int, int], ...], Ints]]:
+    """Return runs of tiles, or of parts of them, in the order of dispatch, whose workgroups wait for the same signals.
+
+    A workgroup waits for the signals of all parts of its tile.
+    """
+    order = gemm.stored_order
     if gemm.waits is None:
-        return [((NONE, 0), gemm.order)]
-    keys = zip(gemm.waits.signal[gemm.order].tolist(), gemm.waits.at_least[gemm.order].tolist(), strict=True)
-    grouped = groupby(zip(keys, gemm.order.tolist(), strict=True), key=lambda pair: pair[0])
-    return [(key, np.array([workgroup for _key, workgroup in pairs])) for key, pairs in grouped]
+        return [((), order)]
+    waits, makers = defaultdict[int, set[tuple[int, int]]](set), gemm.makers.tolist()
+    for maker, signal, at_least in zip(makers, gemm.waits.signal.tolist(), gemm.waits.at_least.tolist(), strict=True):
+        waits[maker] |= {(signal, at_least)} - {(NONE, at_least)}
+    keys = {maker: tuple(sorted(needed)) for maker, needed in waits.items()}
+    grouped = groupby(order.tolist(), key=lambda number: keys[makers[number]])
+    return [(key, np.array(list(numbers))) for key, numbers in grouped]
