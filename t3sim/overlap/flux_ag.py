@@ -45,7 +45,7 @@ def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLA
     sizes = np.array([one["n_granules"] for one in sends[: cut.n]])
     signal = np.where(cut.position > 0, arrived.first + cut.number, NONE)
     waits = TileWaits(signal=signal, at_least=sizes[cut.chunk])
-    order = op.order(rank)
+    order = op.order(rank, by_owner=True)
     if op.staggered:
         order = op.order_of(np.argsort(-cut.position % op.n, kind="stable"), by_last=True)
     kernel = replace(kernel, waits=waits, order=order, a_content=gathered)

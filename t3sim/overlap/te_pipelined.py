@@ -34,7 +34,7 @@ def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Pr
         stores = replace(Stores.local(ring.first, 1), pitch=ring.pitch, kind=np.full(len(every), STORE))
         gemms.append(Gemm(
             name=f"gemm {s}", trace=trace, parts=part.parts, a=a.first, b=columns[s].first, stores=stores,
-            order=part.order(rank), units=(0, n_all - units), posts=(Post(made[s]),),
+            order=part.order(rank, by_owner=True), units=(0, n_all - units), posts=(Post(made[s]),),
             first_tile=s * (len(every) // op.n),
         ))  # fmt: skip
         rings.append(replace(ring.kernel, stream=1, after=(Wait(made[s], 1),), traffic_class=1))

@@ -55,7 +55,8 @@ def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None, by_own
     parts = op.parts if by_owner else None
     stores = Stores.local(c.first + tile_offsets(parts or trace, op.granule, pitch), pitch)
     return Gemm(
-        name="gemm", trace=trace, a=a.first, b=b.first, stores=stores, parts=parts, order=op.order(rank), units=units
+        name="gemm", trace=trace, a=a.first, b=b.first, stores=stores, parts=parts,
+        order=op.order(rank, by_owner=by_owner), units=units,
     )  # fmt: skip
 
 

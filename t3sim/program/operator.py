@@ -127,13 +127,16 @@ class Operator:
             message = "here GPUs own rows of the output, which are not together in arrays stored by columns"
             raise UsageError(f"tiling.column_major: {message}; take a kernel without it, like `gemm-256x128`")
 
-    def order(self, rank: int) -> Ints:
-        """Return the order in which *rank* dispatches its workgroups: chunk by chunk, from the first or chunk 0 on."""
+    def order(self, rank: int, *, by_owner: bool = False) -> Ints:
+        """Return the order in which *rank* dispatches its workgroups: chunk by chunk, from the first or chunk 0 on.
+
+        *by_owner*: not staggered it is from the tile on that has row 0 of the output.
+        """
         tiles, first = self.tiles.workgroups, 0
         if not self.staggered:
             first = self.chunk(-rank).start
-            if rank and self.trace is not None and not self.has_like_chunks() and self.shape.m % self.n == 0:
-                row = -rank % self.n * (self.shape.m // self.n)  # which is row 0 of the output
+            if by_owner and self.parts is not None:
+                row = -rank % self.n * self.owned_rows()
                 first = int(np.argmax((tiles["row"] <= row) & (row < tiles["row"] + tiles["n_rows"])))
         return np.roll(np.arange(len(tiles)), -first)
 

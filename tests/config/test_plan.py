@@ -505,9 +505,9 @@ class TestRefusedPoints:
 
     def test_what_cannot_be_planned_names_strategy_and_point(self, problems):
         bare = BASE.replace("{model: T-NLG, sublayer: FC-2, tp: 8}", "{gemm: {m: 200, n: 256, k: 64}, tp: 4}")
-        swept = bare + "sweep: {grid: {strategy: [sm-specialised], workload.gemm.n: [512, 1024]}}"
+        swept = bare + "sweep: {grid: {strategy: [copy-engine-scatter], workload.gemm.n: [512, 1024]}}"
         lines = problems(swept)
-        assert [re.findall(r"strategy sm-specialised, workload.gemm.n (\d+): ", line) for line in lines] == [
+        assert [re.findall(r"strategy copy-engine-scatter, workload.gemm.n (\d+): ", line) for line in lines] == [
             ["512"], ["1024"],
         ]  # fmt: skip
 

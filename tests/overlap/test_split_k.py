@@ -90,8 +90,8 @@ def test_panels_have_every_slice_of_every_tile_once(
         }
     )  # fmt: skip
     n_tiles = -(-gemm.m // 64) * -(-gemm.n // 64)
-    if n_panels > n_slices or n_chunks > n_tiles:
-        with pytest.raises(ValueError, match=r"split_k is|tp is"):
+    if n_panels > n_slices:
+        with pytest.raises(ValueError, match="split_k is"):
             make_tile_trace(gemm, tiling, n_chunks)
         return
     trace = make_tile_trace(gemm, tiling, n_chunks)

@@ -83,8 +83,7 @@ def test_refusals() -> None:
         te_p2p.te_p2p(operator(4), {"streams": 4, "host": GRAPH})
     with pytest.raises(ConfigError, match="te-p2p-rs: this machine has no copy engines"):
         simulate(point("te-p2p-rs", *SWITCH, shape=(256, 128, 64), tp=4))
-    with pytest.raises(ConfigError, match="te-p2p-rs cuts the rows into equal shares"):
-        simulate(point("te-p2p-rs", *SWITCH, f"machine.gpu.copy_engines={ENGINE}", shape=(254, 128, 64), tp=3))
+    assert simulate(point("te-p2p-rs", *SWITCH, f"machine.gpu.copy_engines={ENGINE}", shape=(254, 128, 64), tp=3)).total
 
 
 def test_one_stream_runs_one_gemm_at_a_time() -> None:
