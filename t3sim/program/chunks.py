@@ -51,7 +51,7 @@ class Chunks:
         return copies(name, [row], **more)
 
     def total(self, **more: Any) -> Moves:
-        """Return the kernel that adds up what all ranks have made of the own rows."""
+        """Return the kernel that adds up what all ranks have made of the local rows."""
         return total("sum", self.partials, self.op.n, self.output, pieces=[(0, self.n_granules)], **more)
 
     def reduced(self, gemm: str) -> Tiles:
