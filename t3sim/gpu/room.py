@@ -1,4 +1,4 @@
-"""Is there memory for the records of GPUs?  Asked before they are allocated, so that a run ends with the size needed."""
+"""Memory for the records of GPUs, checked before they are allocated: a run that lacks it ends with the size needed."""
 
 import errno
 import os
