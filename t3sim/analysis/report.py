@@ -26,14 +26,14 @@ MAX_ROWS = 2000  # of a table in the page; results.csv has all
 
 # What the short table shows after workload and axes: column -> title, decimals, factor.
 _BRIEF: dict[str, tuple[str, int, float]] = {
-    "time_us": ("time (µs)", 1, 1.0), "speedup": ("speedup (×)", 3, 1.0), "gemm_us": ("GEMM alone (µs)", 1, 1.0),
+    "speedup": ("speedup (×)", 3, 1.0), "time_us": ("time (µs)", 1, 1.0), "gemm_us": ("GEMM alone (µs)", 1, 1.0),
     "rs_us": ("RS alone (µs)", 1, 1.0), "fused_us": ("fused (µs)", 1, 1.0), "ag_us": ("AG (µs)", 1, 1.0),
-    "others_us": ("other operators (µs)", 1, 1.0), "overlap_efficiency": ("overlap efficiency of GEMM and RS", 2, 1.0),
+    "others_us": ("other operators (µs)", 1, 1.0), "overlap_efficiency": ("overlap efficiency", 2, 1.0),
     "l2_hit_rate": ("L2 hits (%)", 1, 100.0), "dram_total": ("DRAM traffic (MB)", 1, 1e-6),
     "link_bytes": ("sent (MB)", 1, 1e-6),
 }  # fmt: skip
 _OWN_MEANINGS = {
-    "workload": "what was computed",
+    "workload": "model and sublayer, or GEMM, and the number of GPUs",
     "dram_total": "DRAM bytes read and written by GEMM, reduce-scatter and all-gather of one GPU, in 10^6 bytes",
 }
 _PROVENANCE = {
@@ -132,7 +132,11 @@ def results_table(results: Results, table_id: str) -> Table:
     leading = ["workload", *results.axes, "strategy", *_told_by(results)]
     brief = [name for name in _BRIEF if any(row[name] is not None for row in rows)]
     more = [name for name in COLUMNS if name not in (*leading, *brief)]
-    columns = [Column(name, name, _meaning(name), "short") for name in leading]
+    only_one = len({row["workload"] for row in rows}) == 1  # named above the table by its title and figures
+    columns = [
+        Column(name, name, _meaning(name), "more short" if name == "workload" and only_one else "short")
+        for name in leading
+    ]
     columns += [Column(name, _BRIEF[name][0], _meaning(name), "number") for name in brief]
     for name in more:
         is_number = any(isinstance(row[name], (int, float)) for row in rows)
@@ -153,7 +157,7 @@ def waits_table(accounts: Sequence[PhaseAccounts], table_id: str) -> Table:
         ("workload", "what was computed", n_workloads > 1),
         ("points", "numbers of the points that have this phase", False),
         ("phase", "the simulated phase", True),
-        ("gpu", "the GPU; mirrored: one stands for all", n_gpus > 1),
+        ("gpu", "the GPU; mirrored: one represents all", n_gpus > 1),
         ("unit", "kind of unit, and how many there are", True),
     )
     columns = [Column(name, name, what, "short" if is_shown else "more short") for name, what, is_shown in leading]

@@ -286,7 +286,7 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
         n_stores = port.groups["n_stores"][: int(port.n_groups)]
         yield Claim("B7", "link_port.group[]", "stores buffered", n_stores, int(port.buffer_granules), True)
         held = queues["tail"] - queues["admitted"]
-        yield Claim("B7", "link_port.queue[]", "stores in front of the buffer", held, queues["room"], True)
+        yield Claim("B7", "link_port.queue[]", "stores queued before the buffer", held, queues["room"], True)
     if gpu.ingress_port.is_there:
         yield from ingress_claims(core)
 

@@ -143,8 +143,8 @@ def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | No
 
 
 def note(text: str) -> None:
-    """Tell the user something besides the results."""
-    echo(f"note: {text}", err=True)
+    """Show a note on stderr, apart from the results."""
+    echo(*wrap(f"note: {text}", WIDTH, break_on_hyphens=False, break_long_words=False), err=True)
 
 
 @contextmanager

@@ -412,7 +412,7 @@ def _timing(machine: MachineSpec) -> Iterator[Finding]:
         yield "memory.timing.nRC", f"is {timing.nRC}, cannot be below `nRAS` + `nRP`, {timing.nRAS} + {timing.nRP}"
     if timing.nRTW < timing.nCL + timing.nBL - timing.nCWL:
         least = f"`nCL` + `nBL` - `nCWL`, {timing.nCL} + {timing.nBL} - {timing.nCWL}"
-        reason = "a read and the write behind it would overlap on the data bus"
+        reason = "a read and the following write would overlap on the data bus"
         yield "memory.timing.nRTW", f"is {timing.nRTW}, cannot be below {least}: {reason}"
     # A refresh that is due waits for open rows to close; what is left until the next has to do for one access.
     name, of_a_bank = ("nRFCpb", " of a bank") if timing.nRFCpb else ("nRFC", "")

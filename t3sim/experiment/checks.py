@@ -161,7 +161,7 @@ def _check_names(problems: Problems, tree: Node, n: int) -> None:
 def _check_identical(problems: Problems, tree: Node, machine: ResolvedMachine, point: PointFile) -> None:
     """Report what mirrored mode cannot simulate with one GPU."""
     if not point.staggered:
-        message = "is false: every GPU begins with chunk 0, so none stands for all; use `mode: explicit`"
+        message = "is false: every GPU begins with chunk 0, so no GPU represents all; use `mode: explicit`"
         problems.report(tree, "staggered", message)
     for key, difference in differences(machine.spec):
         node, _ = node_at(machine.tree, tuple(key.split(".")))

@@ -417,6 +417,6 @@ def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, No
             source = f"as many slices as a compute unit holds; the kernel has {kernels.kernels[name].prefetch_depth}"
             derived["tiling.prefetch_depth"] = Node(chosen.prefetch_depth, tree.position, None, "derived", source)
         if chosen.split_k != kernels.kernels[name].split_k:
-            source = "the shortest schedule, with the sum behind it"
+            source = "the shortest schedule, including the reduction of partial sums"
             derived["tiling.split_k"] = Node(chosen.split_k, tree.position, None, "derived", source)
     return found | {f"tiling.{'.'.join(path)}": node for path, node in tree.leaves() if path != ("preset",)} | derived

@@ -28,7 +28,7 @@ def check_arrivals(topology: str, programs: Iterable[Program]) -> None:
     gemms = [one for program in programs for one in program.operations if isinstance(one, Gemm)]
     if TOPOLOGIES[topology].has_ingress_port and any(map(has_unlike_chunks, gemms)):
         raise UsageError(
-            "machine.link.topology: behind a switch, tiles that are sent to other tiles have to be as large as those;"
+            "machine.link.topology: behind a switch, a tile must be as large as the tile that it is sent to;"
             " take a shape whose chunks have the same tiles, or `ring`"
         )
 

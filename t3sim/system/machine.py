@@ -267,7 +267,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "DMA reads in flight": int(gpu.dma.reads_in_flight),
         "granules in the link port": sum(map(len, core.unsent_stores())) + int(port.dma_tail - port.dma_head),
         "messages in the inbox": int(gpu.inbox_tail - gpu.inbox_head),
-        "messages in front of the ingress port": int((core.peers["data_tail"] - core.peers["data_head"]).sum()),
+        "messages queued at the ingress port": int((core.peers["data_tail"] - core.peers["data_head"]).sum()),
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
         "granules not loaded by other GPUs": int(gpu.expected_loads - gpu.n_loads),
         "loads outstanding": int(units["outstanding_lines"].sum() + moved["outstanding_lines"].sum()),

@@ -90,7 +90,7 @@ class RingMachine(Machine):
         Raises ``UsageError`` for streams in the background: what others wait for might be cut off with them.
         """
         if program.background:
-            raise UsageError("program: streams in the background need mirrored mode, where one GPU stands for all")
+            raise UsageError("program: streams in the background need mirrored mode, where one GPU represents all")
         shift = self.load_on(d, program, start_at)
         if d in self.links:
             self.links[d].transform = shift

@@ -310,7 +310,7 @@ class MemoryContention(Simulation):
         """See the base class."""
         ends = {span.name: span.end for span in result[0].spans}
         if ends.get("streams", ends["probe"]) < ends["probe"]:
-            return Outcome(failed=f"the units beside it were done first: it takes {SLOWEST} times as long as expected")
+            return Outcome(failed=f"the concurrent units finished first: it takes {SLOWEST} times as long as expected")
         return Outcome({"time": self.us(next(one.end - one.start for one in result[0].spans if one.name == "probe"))})
 
 

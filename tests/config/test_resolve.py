@@ -194,7 +194,7 @@ CROSS_FIELD = [
         "memory.timing.nRTW",
         (
             "is 13, cannot be below `nCL` + `nBL` - `nCWL`, 14 + 2 - 2: "
-            "a read and the write behind it would overlap on the data bus"
+            "a read and the following write would overlap on the data bus"
         ),
     ),
     (

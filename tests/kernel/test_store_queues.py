@@ -106,7 +106,9 @@ def test_each_group_has_its_part_of_the_buffer() -> None:
 def test_a_queue_that_grows_beyond_its_part_is_noticed() -> None:
     core = core_of(THREE + ", link: {egress_buffer: 1536 B}")
     store(core, 0, 9)
-    assert any(line.startswith("B7 broken: link_port.queue[0]: stores in front of the buffer") for line in broken(core))
+    assert any(
+        line.startswith("B7 broken: link_port.queue[0]: stores queued before the buffer") for line in broken(core)
+    )
 
 
 def test_a_store_in_the_queue_of_another_unit_is_noticed() -> None:

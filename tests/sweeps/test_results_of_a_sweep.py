@@ -133,9 +133,7 @@ def test_an_axis_that_changes_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(POLICIES, encoding="utf-8")
     done = t3sim_here("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stderr == (
-        "note: sweep axis quantum changed nothing: points that differ only in it have the same results\n"
-    )
+    assert done.stderr.startswith("note: sweep axis quantum changed nothing")
     assert json.loads((tmp_path / "out" / "manifest.json").read_bytes())["axes_without_effect"] == ["quantum"]
 
 

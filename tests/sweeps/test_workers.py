@@ -210,10 +210,8 @@ def test_the_workers_of_a_scheduler(command: Command, expected: Path, tmp_path: 
     with scheduling(tmp_path) as address:
         done = finished_apart(output, "--scheduler", address, *check, command=command)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == (
-        f"note: {address} is not encrypted: any process that connects to it can run code on its workers; use tls://\n"
-    )
-    assert f"of one core; on the workers of {address}" in done.stdout
+    assert done.stderr.startswith(f"note: {address} is not encrypted")
+    assert f"of one core; on the workers of {address}" in " ".join(done.stdout.split())
     checked = [line for line in done.stdout.splitlines() if line.startswith("checked")]
     assert [f"of {command.n_phases} phases: nothing broken" in line for line in checked] == [True] * (command is RUN)
     assert len(phases_in(output)) == command.n_phases

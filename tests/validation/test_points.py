@@ -562,7 +562,7 @@ def test_canary_streams_that_end_first_are_no_contention(folder: Path, monkeypat
     monkeypatch.setattr(MemoryContention, "_bytes_of_stream", lambda _: PIECE)
     [one] = memory_contention(folder)[1].simulations
     found = one.outcome(one.result(PhaseStore()))
-    assert found.failed == "the units beside it were done first: it takes 4 times as long as expected"
+    assert found.failed == "the concurrent units finished first: it takes 4 times as long as expected"
 
 
 # --- an all-gather and its GEMM in pieces -------------------------------------------------------------

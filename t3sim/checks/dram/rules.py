@@ -183,7 +183,7 @@ CONDITIONS = {
     codes.REFRESH_HELD_UP: Condition(
         "D28",
         "row commands for a refresh go first",
-        "the refresh of bank {found} is due since cycle {required} and can go on",
+        "the refresh of bank {found} is due since cycle {required} and can proceed",
     ),
     codes.TIME_BACK: Condition("D30", "time does not run back", "the command before it came at cycle {required}"),
     codes.CHANNEL_FIELD: Condition("D30", "channel in range", "channel {found} of {required}"),

@@ -265,7 +265,7 @@ D14 channel 3, cycle 1060: RD bank 6 row 3 comes 14 cycles after UPD bank 5 of c
 (UPD to RD, same bank group)
 D26 channel 3, cycle 1060: RD bank 6 row 3: row 3 is not open, but row -1 (-1: none) (column command to the open row)"""
 MESSAGES_OF_REFRESH = """\
-D28 channel 3, cycle 187: ACT bank 6 row 7: the refresh of bank 0 is due since cycle 187 and can go on \
+D28 channel 3, cycle 187: ACT bank 6 row 7: the refresh of bank 0 is due since cycle 187 and can proceed \
 (row commands for a refresh go first)
 D23 channel 3, cycle 191: REFpb bank 0 comes 4 cycles after ACT bank 6 of cycle 187, must be 5 or more \
 (ACT to REFpb, same channel)
