@@ -24,7 +24,7 @@ from t3sim.advice.search import (
 from t3sim.advice.validated import WITHOUT, Validated
 from t3sim.config.experiment import RunSpec
 from t3sim.files import publish
-from t3sim.overlap.interface import in_order
+from t3sim.overlap.interface import in_order, overlap_strategies
 from t3sim.program.host import HOST
 from t3sim.program.operations import Gemm
 from t3sim.program.plan import Bound, InOrder, parts_of
@@ -121,7 +121,7 @@ class Answer:
         """Return what to say: the winner, what bounds it, why not the others, what would change it, what cannot run."""
         if not self.case.is_answered:
             return [f"No answer: {self.case.reference.candidate} cannot run: {self.case.reference.refused}."]
-        found = [*self._of_hosts(), self._of_winner(), *self._of_time(), *self._of_ties()]
+        found = [*self._of_hosts(), self._of_winner(), *self._of_cautions(), *self._of_time(), *self._of_ties()]
         if self.with_hardware is not None:
             found.append(self._of_hardware(*self.with_hardware))
         if self.bound_us is not None:
@@ -149,6 +149,20 @@ class Answer:
             why = "no design is faster" if self.case.others else "nothing else can run"
             return f"{winner.candidate}: {_us(winner.us)}{error}; {why}."
         return f"{winner.candidate}: {_us(winner.us)}{error}, {self.speedup:.2f} x {reference.candidate}."
+
+    def _of_cautions(self) -> list[str]:
+        """Say what measurements have against the winner, and how long GEMM and communication take here."""
+        caution, result = (
+            overlap_strategies.get(self.case.winner.candidate.strategy).caution,
+            self.case.reference.result,
+        )
+        if not caution or result is None:
+            return []
+        op = operator_of(self.case.run)
+        phases = [one for one in result.phases if one.counts and not is_gather_behind(one, op)]
+        gemm = sum(result.ticks.to_us(one.ticks) for one in phases if one.role == "gemm")
+        others = sum(result.ticks.to_us(one.ticks) for one in phases if one.role != "gemm")
+        return [f"Caution: {caution}. Here the GEMM takes {_us(gemm)} alone and the communication {_us(others)}."]
 
     def _of_time(self) -> list[str]:
         """Say where the time of the winner goes, and what bounds each of its phases."""
@@ -405,8 +419,13 @@ def _with_status(one: Choice) -> str:
     return f"{one.candidate}{'' if one.us is not None else ' (outline only)'}"
 
 
-def write_advice(folder: Path, advice: Sequence[Advice]) -> list[Path]:
-    """Write a row for each GEMM, candidate and part of what was simulated, and a profile for ``torch.compile``."""
+def write_advice(
+    folder: Path, advice: Sequence[Advice], small: Sequence[SimulationResult | Refusal] = ()
+) -> list[Path]:
+    """Write a row for each GEMM, candidate and part of what was simulated, and a profile for ``torch.compile``.
+
+    *small*: what was simulated of ``profile.small_runs``, for the profile.
+    """
     rows = [answer.row().values() for one in advice for answer in one.answers]
     tables = {
         "advice": (COLUMNS, [list(row) for row in rows]),
@@ -414,6 +433,8 @@ def write_advice(folder: Path, advice: Sequence[Advice]) -> list[Path]:
         "exposed": (EXPOSED, [row for one in advice for row in one.parts()]),
     }
     contents = {folder / f"{name}.csv": table_bytes(*table) for name, table in tables.items()}
-    contents[folder / "profile.json"] = profile_bytes([one.case for one in advice if one.case.is_answered])
+    own = [one.case.reference.result for one in advice if one.case.is_answered]
+    results = [one for one in (*own, *small) if one is not None and not isinstance(one, Refusal)]
+    contents[folder / "profile.json"] = profile_bytes(results)
     publish(contents)
     return list(contents)

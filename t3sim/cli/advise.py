@@ -78,6 +78,7 @@ def advise(
     """
     from t3sim.advice.answer import advice_of, hardware_candidate, write_advice
     from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, notes_on, numbers
+    from t3sim.advice.profile import small_runs
     from t3sim.advice.search import Refusal, case_of, settle
     from t3sim.advice.validated import Validated
     from t3sim.experiment.phase_files import PHASES_NAME
@@ -126,7 +127,8 @@ def advise(
         validated = Validated.of(runs[0].machine.name)
         advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
         answers = [answer for one in advice for answer in one.answers]
-        files = write_advice(directory, advice)
+        small = simulate(small_runs([case for case in cases if case.is_answered]))
+        files = write_advice(directory, advice, small)
         without_figures = None if no_figures else lacking("figures")
         if without_figures:
             note(without_figures)

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 
+from t3sim.overlap.flux import CAUTION
 from t3sim.overlap.interface import Params, strategy
 from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program, total
@@ -53,7 +54,12 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
 
 
 @strategy(
-    "flux-pull", shares_rows=True, parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16
+    "flux-pull",
+    shares_rows=True,
+    parameters={"fetching_units": FETCHING_UNITS},
+    arbitration="round_robin",
+    order=16,
+    caution=CAUTION,
 )
 def flux_pull(op: Operator, params: Params) -> Plan:
     """Warps on the compute units of the GEMM fetch, as Flux's do, or ``fetching_units`` do nothing else."""

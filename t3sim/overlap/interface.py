@@ -112,6 +112,7 @@ class OverlapStrategy:
     has_stages: bool = False  # whether the tiles of a GEMM are made in as many stages as there are GPUs, none empty
     shares_rows: bool = False  # whether ranks own equal shares of the rows, to which rows of zeros are added if need be
     operators: tuple[OperatorKind, ...] = ("gemm-rs", "gemm-ar")  # that a workload with a GEMM may ask of it
+    caution: str = ""  # what measurements of others say against it that is not explained; advice that names it says so
     refines: str | None = None  # the strategy that this one improves: a report says what it gains
     order: int | None = None  # of its bars, and which colour; None: after those that have a number
 

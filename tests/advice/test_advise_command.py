@@ -103,15 +103,21 @@ def test_the_profile_has_what_pytorch_reads(answer: tuple[Path, str]) -> None:
     events = profile["traceEvents"]
     kernels = {one["args"]["External id"]: one["dur"] for one in events if one["cat"] == "kernel"}
     hosts = [one for one in events if one["cat"] == "cpu_op"]
-    assert {one["name"] for one in hosts} == {"aten::mm"}
-    assert {tuple(map(tuple, one["args"]["Input Dims"])) for one in hosts} == {
-        ((512, 256), (256, 512)), ((1024, 256), (256, 512)),
-    }  # fmt: skip
+    plain, with_bias = (
+        {tuple(map(tuple, one["args"]["Input Dims"])) for one in hosts if one["name"] == name}
+        for name in ("aten::mm", "aten::addmm")
+    )
+    assert {((512, 256), (256, 512)), ((1024, 256), (256, 512))} <= plain
+    assert with_bias == {((512,), *dims, (), ()) for dims in plain}
+    assert len({one["name"] for one in hosts}) == 2
+    assert {((16, 256), (256, 512)), ((128, 256), (256, 512))} < plain  # PyTorch scales in proportion: small ones, too
     assert all(kernels[one["args"]["External id"]] > 0 for one in hosts)
     collectives = [one["args"] for one in events if "Collective name" in one["args"]]
     assert {(one["Collective name"], one["In msg nelems"], one["Out msg nelems"]) for one in collectives} == {
         ("_reduce_scatter_base", 512 * 512, 512 * 128), ("_reduce_scatter_base", 1024 * 512, 1024 * 128),
         ("_allgather_base", 512 * 128, 512 * 512), ("_allgather_base", 1024 * 128, 1024 * 512),
+        *(("_reduce_scatter_base", n, n // 4) for n in (1 << 13, 1 << 16)),
+        *(("_allgather_base", n // 4, n) for n in (1 << 13, 1 << 16)),
     }  # fmt: skip
 
 
