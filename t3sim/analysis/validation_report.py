@@ -96,6 +96,8 @@ def sentences(validation: Validation) -> list[str]:
     if judged:
         found.append(f"{n_met} of {len(judged)} aims are met on points that it was not fitted to.")
     found += [f"{group.title}: {verdict}." for group, verdict in judged if verdict != "met"]
+    hosts = points.loc[(points["status"] == SIMULATED) & points["reason"].fillna("").str.startswith("host: "), "reason"]
+    found += [f"{n} point{'s' * (n > 1)} with {reason}." for reason, n in hosts.value_counts().items()]
     for title in ("assumed", "refused"):
         found += [f"{title.capitalize()}: {sentence}." for sentence in validation.manifest.get(title, ())]
     return [*found, *winner_sentences(cases_of(validation))]

@@ -6,7 +6,7 @@ point alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from t3sim.config.machine import MachineSpec, OperatingPoint
 from t3sim.config.presets import load_tiling
 from t3sim.errors import EnvironmentFailure, T3SimError
 from t3sim.measurements.samples import Measurement, Measurements
+from t3sim.overlap import overlap_strategies
 from t3sim.validation.operating_points import Loops, Regime, regime_of
 from t3sim.validation.point import US, Comparison, NotSimulatedError, Point, Term
 from t3sim.validation.simulation import CollectiveAlone, GemmAlone, with_value
@@ -124,6 +125,16 @@ def not_simulated(reason: str) -> Make:
         raise NotSimulatedError(reason)
 
     return make
+
+
+def host_of(strategy: str, params: Mapping[str, int | str]) -> str:
+    """Say which kind of host a strategy is simulated with, if its time depends on that; empty: it does not."""
+    parameter = overlap_strategies.get(strategy).parameters.get("host")
+    if parameter is None:
+        return ""
+    if "host" in params:
+        return f"host: {params['host']}, as the row states"
+    return f"host: {parameter.default}, assumed; a row states another in `parameters`"
 
 
 def one(term: Term, remark: str = "") -> Comparison:

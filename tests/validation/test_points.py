@@ -605,3 +605,16 @@ def test_the_host_decides_where_the_gpus_have_less_to_do(tmp_path: Path) -> None
     assert (points["ag_mm_us"].host_us, points["ag_then_mm_us"].host_us) == (180.0, 0.0)
     [found] = compared([points["ag_mm_us"]], outcomes_of([points["ag_mm_us"]]))
     assert (found.simulated, found.error) == (180.0, pytest.approx(-0.1))
+
+
+@pytest.mark.parametrize(("stated", "said"), [("", "graph, assumed"), ("host=eager", "eager, as the row states")])
+def test_a_row_of_a_strategy_that_depends_on_the_host_says_which_one(stated: str, said: str, tmp_path: Path) -> None:
+    """Canary: a row of `sequential` says nothing of a host."""
+    rows = ["op,m,n,k,tp,strategy,parameters,time_us"]
+    rows += [f"ag-gemm,128,128,128,2,{one},200" for one in (f"async-tp-ag,{stated}", "sequential,")]
+    path = tmp_path / "operators.csv"
+    path.write_text("\n".join(rows) + "\n")
+    machine = tiny(ENGINE, "machine.gpu.host={eager_call: 1 us, eager_issue: 1 us}")
+    pieces, whole = Points(machine, tiling()).of(read_measurements(path))
+    assert said in pieces.reason
+    assert "host" not in whole.reason

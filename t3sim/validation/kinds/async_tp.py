@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from t3sim.config.experiment import OperatorKind
 from t3sim.measurements.samples import Measurement
-from t3sim.validation.bench import Bench, one
+from t3sim.validation.bench import Bench, host_of, one
 from t3sim.validation.kinds.interface import ComparedKind
 from t3sim.validation.kinds.transfers import NO_COPY_ENGINES
 from t3sim.validation.operating_points import Loops
@@ -29,7 +29,8 @@ def points(row: Measurement, bench: Bench) -> Iterator[Point]:
         def pieces(operator: OperatorKind = operator, strategy: str = strategy) -> Comparison:
             if bench.machine.gpu.copy_engines is None:
                 raise NotSimulatedError(NO_COPY_ENGINES)
-            return one(Term(Overlapped(regime.machine, bench.kernels, shape_of(row), gpus, operator, strategy)))
+            simulated = Overlapped(regime.machine, bench.kernels, shape_of(row), gpus, operator, strategy)
+            return one(Term(simulated), host_of(strategy, {}))
 
         yield bench.point(row, column, pieces, host_us=host_us, operating_point=regime.shown)
 

@@ -11,7 +11,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_kernels
 from t3sim.measurements.samples import Measurement
 from t3sim.overlap import not_an_operator_of, overlap_strategies
-from t3sim.validation.bench import Bench, one, output_bytes
+from t3sim.validation.bench import Bench, host_of, one, output_bytes
 from t3sim.validation.kinds.interface import ComparedKind
 from t3sim.validation.operating_points import Loops
 from t3sim.validation.point import Comparison, NotSimulatedError, Point, Term
@@ -51,7 +51,8 @@ def _overlapped(row: Measurement, bench: Bench, name: str, machine: MachineSpec)
     kernels = bench.kernels if tiling is None else fitting_kernels(load_kernels(str(tiling)), machine)
     if operator not in strategy.operators:
         raise NotSimulatedError(not_an_operator_of(strategy, operator))
-    return one(Term(Overlapped(machine, kernels, shape, int(row["tp"]), operator, strategy.name, params)))
+    simulated = Overlapped(machine, kernels, shape, int(row["tp"]), operator, strategy.name, params)
+    return one(Term(simulated), host_of(name, dict(params)))
 
 
 def given_parameters(text: str) -> tuple[tuple[str, int | str], ...]:
