@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -322,7 +322,7 @@ def advice_of(
         asked = list(hosts.items())
     answers = [
         Answer(
-            of_host, case, validated, exposed, bound, with_hardware, changes_of(of_host), host,
+            of_host, case, validated, exposed, bound, with_hardware, changes_of(of_host, hosts), host,
             winners,
         )
         for host, of_host in asked
@@ -355,13 +355,16 @@ def hardware_candidate(run: RunSpec) -> Candidate | None:
     return Candidate(left[0].name) if left else None
 
 
-def changes_of(case: Case) -> dict[str, str]:
-    """Return which strategy would win in other circumstances, by their outlines, where it is another one."""
+def changes_of(case: Case, hosts: Collection[str] = ()) -> dict[str, str]:
+    """Return which strategy would win in other circumstances, by their outlines, where it is another one.
+
+    *hosts* have answers of their own.
+    """
     best: dict[str, Choice] = {}
     for one in case.possible:
         best.setdefault(one.candidate.strategy, one)
     found, ratios = {}, case.ratios()
-    for circumstance, (changed, params) in circumstances(case).items():
+    for circumstance, (changed, params) in circumstances(case, hosts).items():
         times = {}
         other = Case(changed, [], dict(case.stretch))
         other.choices = [case.reference]  # for its ticks
@@ -378,10 +381,10 @@ def changes_of(case: Case) -> dict[str, str]:
     return found
 
 
-def circumstances(case: Case) -> dict[str, tuple[RunSpec, dict[str, Any]]]:
-    """Return the run of *case* with half and twice the link, half and twice the tokens, and the other kinds of host."""
+def circumstances(case: Case, hosts: Collection[str] = ()) -> dict[str, tuple[RunSpec, dict[str, Any]]]:
+    """Return the run of *case* with half and twice the link, half and twice the tokens, and hosts not in *hosts*."""
     run, found = case.run, dict[str, tuple[RunSpec, dict[str, Any]]]()
-    given = {dict(one.candidate.params).get("host") for one in case.choices} - {None} or {HOST.default}
+    given = {dict(one.candidate.params).get("host") for one in case.choices} - {None} | {*hosts} or {HOST.default}
     if run.machine.gpu.host is not None:
         others = (word for word in HOST.words if word not in given)
         found |= {f"host {word}": (run, {"host": word}) for word in others}

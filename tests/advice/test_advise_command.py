@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from t3sim.advice import search
 from t3sim.advice.answer import circumstances
 from t3sim.advice.cases import cases_of_model
-from t3sim.advice.search import Case
+from t3sim.advice.search import Case, candidates
 from t3sim.cli import main
 from t3sim.config.presets import preset_names
 from t3sim.errors import ModelError, UsageError
@@ -272,3 +273,37 @@ def test_all_ties_are_named(answer: tuple[Path, str]) -> None:
             assert all(name in said for name in row["ties"].split("; ")[:4])
     assert any(row["ties"] for row in rows(folder / "advice.csv"))
     assert "To decide, measure" in said
+
+
+HOSTED = """
+name: hosted
+machine: {preset: h200, gpu: {n_compute_units: 16, l2: {n_banks: 16, capacity: 7.5 MiB}}, memory: {n_channels: 8}}
+tiling: gemm-128x128
+workload: {gemm: {m: 1024, n: 512, k: 512}, tp: 2, operator: ag-gemm}
+strategy: sequential
+"""
+
+
+@pytest.mark.parametrize(("call", "decides"), [("1 ms", True), ("0 ns", False)])
+def test_a_winner_is_named_only_where_both_hosts_agree(
+    call: str, decides: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that takes a millisecond for a call makes what it calls lose.  Canary: one that takes nothing does not."""
+    few = ("sequential", "te-ring-ag")
+    monkeypatch.setattr(search, "candidates", lambda *given: [c for c in candidates(*given) if c.strategy in few])
+    (tmp_path / "hosted.yaml").write_text(HOSTED)
+    link = ("-s", "machine.link.bandwidth=20 GB/s", "-s", "machine.gpu.collective_kernel.channels=3")
+    issue = ("-s", f"machine.gpu.host.eager_call={call}", "-s", "machine.gpu.host.eager_issue=0 ns")
+    out = str(tmp_path / "out")
+    result = advised(str(tmp_path / "hosted.yaml"), *link, *issue, "--only-today", "--no-figures", "-o", out)
+    assert result.exit_code == 0, result.output
+    found = {row["host"]: row["winner"] for row in rows(tmp_path / "out" / "advice.csv")}
+    assert ("The host decides" in result.output) == decides, result.output
+    assert list(found) == (["graph", "eager"] if decides else [""])
+
+
+def test_a_flux_form_is_named_with_what_measurements_say(answer: tuple[Path, str]) -> None:
+    folder, text = answer
+    names = {row["winner"] for row in rows(folder / "advice.csv")}
+    assert any(name.startswith("flux") for name in names)
+    assert "Caution: Flux was measured slower than sequential" in " ".join(text.split())
