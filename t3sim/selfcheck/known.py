@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from t3sim.config.experiment import ArbitrationSpec, GemmShape, OperatorKind, RunSpec, WorkloadSpec
-from t3sim.selfcheck.data_cases import TILINGS, loaded, machine_from, random_case
+from t3sim.selfcheck.data_cases import TILINGS, DataCase, loaded, machine_from, random_case
 from t3sim.selfcheck.preset_cases import digests_of, machine_presets, run_and_digest
 from t3sim.system.simulate import simulate
 
@@ -78,11 +79,21 @@ def sublayer_digest(run: RunSpec) -> str:
     return f"{result.total} ticks, {hashlib.sha256(json.dumps(phases).encode()).hexdigest()[:16]}"
 
 
-def known_digests() -> Iterator[tuple[str, str]]:
-    """Yield each run, in words, and the digest of its results."""
+def known_runs() -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield the name of each run, and what runs it and returns the digest of its results."""
     for case in map(random_case, range(N_RANDOM)):
-        yield str(case), run_and_digest(loaded(case))
+        yield str(case), partial(random_digest, case)
     for preset in machine_presets():
-        yield f"parts of sublayers on a small {preset}", " ".join(digests_of(preset))
+        yield f"parts of sublayers on a small {preset}", partial(preset_digest, preset)
     for name, run in sublayers():
-        yield name, sublayer_digest(run)
+        yield name, partial(sublayer_digest, run)
+
+
+def random_digest(case: DataCase) -> str:
+    """Return the digest of a random case."""
+    return run_and_digest(loaded(case))
+
+
+def preset_digest(preset: str) -> str:
+    """Return the digests of the parts on a small machine of *preset*."""
+    return " ".join(digests_of(preset))

@@ -157,6 +157,7 @@ def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
         "split_k": 4,
     }
     one = {"gemm": {"m": 256, "n": 256, "k": 2048}, "tp": 1}
+    yield "h200 Triton epilogue", gemm(H200, "sequential", one, tiling="triton-128x256")
     yield "h200 split-k", gemm(H200, "sequential", one, tiling=panels)
 
 
