@@ -98,12 +98,12 @@ def one_credit_more(gpu: GpuCore) -> None:
 
 def signal_is_early(tables: Tables) -> None:
     """A tile or an operation starts one signal before what it waits for is complete."""
-    tables.waits["at_least"] -= tables.waits["at_least"] > 1
-    tables.workgroups["wait_at_least"] -= tables.workgroups["wait_at_least"] > 1
+    tables.waits["at_least"] -= tables.waits["at_least"] > 0
+    tables.workgroups["wait_at_least"] -= tables.workgroups["wait_at_least"] > 0
 
 
 def pull_is_early(tables: Tables) -> None:
-    tables.steps["wait_at_least"] -= tables.steps["wait_at_least"] > 1
+    tables.steps["wait_at_least"] -= tables.steps["wait_at_least"] > 0
 
 
 def forget_kernel_launch(tables: Tables) -> None:
@@ -168,7 +168,7 @@ MUTANTS = {
         in_record(double_starvation_limit), "t3-tiny ring t3 crowded mca 5 20 cycles", "t3-mca on a crowded t3-tiny"
     ),
     "write watermark one lower": Mutant(
-        in_record(lower_watermark), "t3-tiny ring t3 split queue", "te-p2p-rs on a small h200"
+        in_record(lower_watermark), "t3-tiny ring t3 split queue", "copy-engine-scatter on a small h200"
     ),
     "headers of packets forgotten": Mutant(
         in_record(send_no_headers), "h200 switch flux-push", "flux-push on a small h200"
@@ -182,7 +182,7 @@ MUTANTS = {
     "ingress credit too many": Mutant(
         partial(behind, "put_behind_switch", one_credit_more),
         "t3-tiny switch flux-push naive",
-        "flux-push on a small h200",
+        None,
     ),
     "signal one early": Mutant(in_tables(signal_is_early), "h200 switch ag-gemm flux-ag", "flux-ag on a small h200"),
     "pull before the data are made": Mutant(
@@ -199,7 +199,7 @@ MUTANTS = {
         in_tables(forget_slice_overhead), "h200 reduce-scatter simple 1 channels", "sequential on a small h200"
     ),
     "wide loads as quick as others": Mutant(
-        in_tables(load_wide_at_once), "h200 reduce-scatter simple 1 channels", "sequential on a small h200"
+        in_tables(load_wide_at_once), "h200 reduce-scatter simple 1 channels", "copy-engine-scatter on a small h200"
     ),
     "epilogue forgotten": Mutant(in_tables(forget_epilogue), "h200 Triton epilogue", None),
     "bytes of a link counted twice": Mutant(count_link_twice, "t3-tiny ring t3", "t3 on a crowded t3-tiny"),
@@ -264,8 +264,8 @@ def first_in_first_out_in_one_partition(l2: Any, set_index: int, way: int, tag: 
 
 def l2_digest() -> str:
     """Return the digest of a GEMM whose operands do not fit into an L2 of two partitions."""
-    machine = machine_from("{preset: t3-tiny, gpu: {l2: {capacity: 8 KiB, n_partitions: 2}}}")
-    trace = make_tile_trace(GemmShape(m=128, n=128, k=128), TILINGS[0], 1)
+    machine = machine_from("{preset: t3-tiny, gpu: {l2: {capacity: 16 KiB, n_partitions: 2}}}")
+    trace = make_tile_trace(GemmShape(m=768, n=64, k=64), TILINGS[0], 1)
     return digest_of(gemm_part(Operator(machine, 1, trace)), machine, is_mirrored=True)
 
 
