@@ -99,7 +99,7 @@ def one_credit_more(gpu: GpuCore) -> None:
 def signal_is_early(tables: Tables) -> None:
     """A tile or an operation starts one signal before what it waits for is complete."""
     tables.waits["at_least"] -= tables.waits["at_least"] > 0
-    tables.workgroups["wait_at_least"] -= tables.workgroups["wait_at_least"] > 0
+    tables.tiles["wait_at_least"] -= tables.tiles["wait_at_least"] > 0
 
 
 def pull_is_early(tables: Tables) -> None:
@@ -118,8 +118,7 @@ def forget_host(patch: Patch) -> None:
 def forget_engine_launch(tables: Tables) -> None:
     """A copy engine starts up in no time."""
     for name in ("startup_ticks", "wake_ticks"):
-        if name in tables.operations.dtype.names:
-            tables.operations[name] = 0
+        tables.operations[name] = 0
 
 
 def forget_slice_overhead(tables: Tables) -> None:
