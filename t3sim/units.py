@@ -199,9 +199,9 @@ parse_bytes_or_word, parse_frequency_or_word = _BYTES.parse_or, _FREQUENCY.parse
 
 
 def usage_of(parser: Callable[..., Any]) -> str:
-    """What *parser*, one of this module, reads, with an example."""
+    """What *parser*, one of this module, reads."""
     kind, word = _PARSERS[parser]
-    return f"{kind.name}, like `{kind.example}`" + (f", or `{word}`" if word else "")
+    return kind.name + (f" or `{word}`" if word else "")
 
 
 def format_parsed(parser: Callable[..., Any], value: int) -> str:
