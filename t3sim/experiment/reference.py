@@ -26,7 +26,7 @@ PAGE = """\
 # All keys
 
 This page lists every key of experiments, machines, kernels, operators and models; `t3sim config reference` prints it.
-[Machines](users/machines.md) and [workloads](users/workloads.md) explain how to use them, [units](users/run.md#units) how
+[Machines](users/machines.md) and [workloads](users/workloads.md) explain their use, [units](users/run.md#units) how
 quantities are written. Dotted keys are written as in `-s` and `sweep:`. A key without a default is required, in the
 file or in the preset that it names, unless its meaning says "If omitted". A whole number without a unit is a count.
 `t3sim config show EXPERIMENT` has the source of every value.
