@@ -124,7 +124,7 @@ def advise(
         hardware = {i: one for i, one in asked.items() if one is not None}
         results = simulate([one.run(runs[i]) for i, one in hardware.items()])
         designs = {i: (one, result) for (i, one), result in zip(hardware.items(), results, strict=True)}
-        validated = Validated.of(runs[0].machine.name)
+        validated = Validated.of(runs[0].machine)
         advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
         answers = [answer for one in advice for answer in one.answers]
         small = simulate(small_runs([case for case in cases if case.is_answered]))

@@ -24,6 +24,16 @@ OUTSIDE = "points are outside the validated range"
             ["sweep.grid.workload.tp=[4, 8, 16]", "machine={preset: h200, link: {max_gpus: 16}}"],
             [f"h200+link.max_gpus=16: 3 of 3 {OUTSIDE}: {CHANGED}, TP 8 {MEASURED}, TP 16 {MEASURED}"],
         ),
+        (["tiling=gemm-128x128"], [f"h200: 1 of 1 {OUTSIDE}: other GEMM kernels than those of cublas-hopper"]),
+        (["operating_point=boost"], []),
+        (
+            ["operating_point=onset"],
+            [f"h200@onset: 1 of 1 {OUTSIDE}: operating point onset (measured: sustained and boost)"],
+        ),
+        (
+            ["machine={preset: h200, name: h200, gpu: {kernel_launch: 2 us}}"],  # a name proves nothing
+            [f"h200: 1 of 1 {OUTSIDE}: {CHANGED}"],
+        ),
         (["workload.gemm.m=512"], [f"h200: 1 of 1 {OUTSIDE}: 512 rows (measured: 8192 to 16384)"]),
         (
             ["machine.link.bandwidth=300 GB/s"],
