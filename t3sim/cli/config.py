@@ -47,6 +47,9 @@ def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None
     click.echo(f"{file}: no problems")
     for line in summary(experiment):
         click.echo(line)
+    for note in experiment.notes:
+        for line in wrap(f"note        {note}", WIDTH, subsequent_indent=" " * 12):
+            click.echo(line)
     if experiment.refused:
         raise PointsFailed(f"{len(experiment.refused)} of {len(experiment.points)} points are refused")
 

@@ -1,5 +1,6 @@
 """From what an experiment names to frozen specs: a machine with its presets and changes, kernels."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from t3sim.config.machine_checks import machine_findings
 from t3sim.config.trees import Problems, found_words, placed, validated, with_value
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError
+from t3sim.units import format_bandwidth, format_frequency
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,8 @@ class ResolvedMachine:
     spec: MachineSpec
     tree: Node
     description: str = ""
-    library: Node | None = (
-        None  # that its file names under `kernels`: what runs its GEMMs unless `tiling` says otherwise
-    )
+    library: Node | None = None  # of GEMM kernels, that its file names under `kernels`
+    notes: tuple[str, ...] = ()  # what follows from a change and was perhaps not meant
 
     def leaves(self) -> dict[str, Node]:
         """Dotted path below the machine -> node."""
@@ -43,10 +44,10 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     if (misplaced := node.get("kernels")) is not None:
         said = "belongs in a file of a machine, for `advise`, `validate` and `calibrate`; here `tiling` names kernels"
         raise ConfigError(misplaced.problem(f"{key}.kernels", said))
-    named, tree = presets.preset_and_changes("machine", node, key, folder)
-    if named is not None:
-        tree = _changed(*named, tree, node.value["preset"].position)
-    described = tree.get("description")
+    named, changes = presets.preset_and_changes("machine", node, key, folder)
+    tree = changes if named is None else _changed(*named, changes, node.value["preset"].position)
+    is_changed = named is not None and any(path and path != ("name",) for path, _ in changes.leaves())
+    described = changes.get("description") if is_changed else tree.get("description")
     values = presets.without(presets.without(tree, "description"), "kernels").value
     problems = Problems()
     library = tree.get("kernels")
@@ -63,7 +64,36 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     problems.raise_any()
     if overrides:
         spec, tree = GpuOverrides(tree, overrides, key, folder).applied_to(spec)
-    return ResolvedMachine(spec, tree, str(described.value) if described is not None else "", library)
+    origin = "" if named is None else named[0]
+    if named is not None and not is_changed and (below := named[1].get("preset")) is not None:
+        origin = str(below.value)  # of a file: the preset that it changes
+    text = str(described.value) if described is not None else described_by_figures(spec, origin)
+    notes = () if named is None else tuple(_notes(spec, (changes, named[1])))
+    return ResolvedMachine(spec, tree, text, library, notes)
+
+
+def described_by_figures(machine: MachineSpec, preset: str = "") -> str:
+    """Return a description of a machine that has none, from its values; *preset* is what it was made from."""
+    gpu, memory, link = machine.gpu, machine.memory, machine.link
+    flops = gpu.n_compute_units * gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_clock / 1e12
+    figures = (
+        f"{gpu.n_compute_units} compute units, {flops:.0f} TFLOP/s FP16 at {format_frequency(gpu.compute_clock)},"
+        f" {memory.bandwidth / 1e12:.2f} TB/s of memory, links of {format_bandwidth(link.bandwidth)} in each direction"
+    )
+    return f"changed from {preset}: {figures}" if preset else figures
+
+
+def _notes(machine: MachineSpec, changes: tuple[Node, ...]) -> Iterator[str]:
+    """Yield what *changes* of a preset bring along."""
+    for one in changes if changes[1].get("preset") is not None else changes[:1]:
+        memory = one.get("memory")
+        if memory is not None and memory.get("clock") is not None and memory.get("timing") is None:
+            period_ns = 1e9 / machine.memory.clock
+            row_ns = machine.memory.timing.nRCDRD * period_ns
+            yield (
+                f"{machine.name}: timings of the memory stay in cycles of its new clock, {period_ns:.3g} ns each:"
+                f" nRCDRD is {row_ns:.3g} ns; change `memory.timing` as well to keep them in ns"
+            )
 
 
 def _check_library(named: Node, key: str, folder: Path | None) -> None:

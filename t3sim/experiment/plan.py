@@ -69,7 +69,7 @@ class Experiment:
     combinations: list[list[tuple[int, ...]]] = field(default_factory=list, repr=False)  # see _Planner.plan
     refused: dict[int, str] = field(default_factory=dict)  # index of each point that cannot be simulated -> reason
     machine_descriptions: dict[str, str] = field(default_factory=dict, repr=False)
-    notes: tuple[str, ...] = ()  # what has to be said of its models
+    notes: tuple[str, ...] = ()  # what has to be said of its models and machines
     mapping: bytes | None = field(default=None, repr=False)  # as JSON, of an experiment that is no file
 
     @property
@@ -224,9 +224,13 @@ class _Planner:
             n_duplicates=n_points - len(points),
             combinations=combinations,
             refused={i: _reason(problems) for i, problems in enumerate(refusals) if problems},
-            notes=self.workloads.notes,
+            notes=(*self.workloads.notes, *self._notes_on_machines()),
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
+
+    def _notes_on_machines(self) -> list[str]:
+        found = [machine for machine in self.machines.values() if machine is not None]
+        return list(dict.fromkeys(note for machine in found for note in machine.notes))
 
     # what all points share
 
