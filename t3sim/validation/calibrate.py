@@ -75,9 +75,13 @@ GROUPS = {  # of points that are simulated: the protocol of rings, or the kind
 
 
 def _what(point: Point) -> str:
-    """Return the protocol that a ring on its own takes, or the kind of another point."""
+    """Return the protocol that a ring on its own takes, or the kind of another point.
+
+    GEMMs of loops that were over before the power limit acted are none of those that tell the sustained clock.
+    """
     if point.kind not in {"collectives", LIMITED}:
-        return point.kind
+        is_short = point.kind == "gemm" and point.operating_point.startswith("boost")
+        return "gemm at boost" if is_short else point.kind
     ring = point.terms[0].simulation
     assert isinstance(ring, CollectiveAlone)
     kernel = ring.machine.gpu.collective_kernel

@@ -101,7 +101,7 @@ def made_up() -> Measurements:
     rows.append(row("peer_copy", 3, pattern="store by 2 workgroups of 1024 threads", bytes=MIB, time_us=1.0,
                     gbps_per_direction=90.0))  # fmt: skip
     rows.append(row("launch", 2, pattern="back_to_back", time_us=1.72))
-    return Measurements(Path("made-up"), tuple(rows), {".": {}})  # described: nothing of the host is in the times
+    return Measurements(Path("made-up"), tuple(rows), {".": {"operating_point": "sustained"}})  # and no host
 
 
 @pytest.fixture(scope="module")
