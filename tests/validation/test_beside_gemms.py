@@ -57,7 +57,8 @@ def pair(folder: Path, shape: tuple[int, int, int]) -> SideBySide:
     text = f"{columns}\n{','.join(map(str, row))}\n"
     (folder / "contention.csv").write_text(text, encoding="utf-8")
     machine = resolve_machine(Node("h200", Position("e.yaml"))).spec
-    points = Points(machine, load_kernels("cublas-hopper")).of(read_measurements(folder))
+    # A millisecond of GEMMs after a pause: at the onset.
+    points = Points(machine, load_kernels("cublas-hopper"), "onset").of(read_measurements(folder))
     return next(one for point in points for one in point.simulations if isinstance(one, SideBySide))
 
 
