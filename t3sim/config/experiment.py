@@ -237,6 +237,7 @@ class PartialSumsSpec(Spec):
     element: Annotated[Count, Unit("multiply-adds")] = Field(
         description="Cost of reducing one partial sum on one compute unit in the library's cost model."
     )
+    least_slices: Count = Field(1, description="Slices of k that a panel has at least, for the library to split k.")
 
 
 class KernelLibrarySpec(Spec):
@@ -244,6 +245,9 @@ class KernelLibrarySpec(Spec):
 
     operand_cost: Annotated[Count, Unit("multiply-adds")] = Field(
         description="Cost of loading one operand element on a compute unit, in the library's cost model."
+    )
+    load_cost: Annotated[Count | Literal[0], Unit("multiply-adds")] = Field(
+        0, description="Least time for loading one operand element, which bounds kernels of small tiles."
     )
     partial_sums: PartialSumsSpec | None = Field(
         None, description="Cost model of the reduction of partial sums. If omitted, the library does not split k."
@@ -253,7 +257,7 @@ class KernelLibrarySpec(Spec):
     )
 
     def __hash__(self) -> int:
-        return hash((self.operand_cost, self.partial_sums, tuple(self.kernels.items())))
+        return hash((self.operand_cost, self.load_cost, self.partial_sums, tuple(self.kernels.items())))
 
 
 Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for every GEMM, or a choice for each

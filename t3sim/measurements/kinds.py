@@ -418,6 +418,11 @@ ACCESSED = (
     _count("workgroups", "", "on one SM each as long as there are SMs"),
 )
 KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
+ROTATED = "rotated"
+OPERANDS = _text(
+    "operands", f"{ROTATED}: each call has others, which are not in the L2; empty: they are there if they fit",
+    (ROTATED,), default="",
+)  # fmt: skip
 
 
 def _beside(other: str, meaning: str) -> tuple[Column, ...]:
@@ -472,7 +477,7 @@ _ALL = (
     _kind(
         "gemm", "one FP16 GEMM on one GPU, repeated back-to-back",
         *SUBLAYER, *GEMM, *_spread(_gemm_floor), TFLOPS,
-        optional=(KERNEL, SM_CLOCK, POWER),
+        optional=(KERNEL, SM_CLOCK, POWER, OPERANDS),
     ),
     _kind(
         "gemm_gaps", "one FP16 GEMM at a time, the GPU idle for gap_us before each",
@@ -551,6 +556,7 @@ _ALL = (
             _text("strategy", "how its GEMM and collective overlap, if they do: a strategy of t3sim"),
             _text("parameters", "of the strategy, like chunks=8;host=eager"),
             _text("tiling", "the kernel of its GEMM, if that is no library's: one of t3sim's"),
+            OPERANDS,
             _text("source", "who measured it: rows of one source are a table"),
             _whole("runs", "in the loop that it was timed in, to warm up too; empty: more than the power limit allows"),
             _time("host_us", "that the host takes for a call, in a loop of them; empty: as in the provenance"),

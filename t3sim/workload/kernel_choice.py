@@ -2,8 +2,8 @@
 
 The tiles of an output are worked off in waves, one for each compute unit at a time, and the last wave takes as long as
 a full one.  A tile of *r* x *c* costs a compute unit, for each element of k, *r c* multiply-adds and the loads of
-*r + c* operand elements, of which a part is not hidden (``operand_cost``).  So many waves times this is the length of
-the schedule; the kernel with the shortest is chosen.
+*r + c* operand elements, of which a part is not hidden (``operand_cost``); a small tile takes as long as its loads
+(``load_cost``).  So many waves times this is the length of the schedule; the kernel with the shortest is chosen.
 
 A library may split k as often as compute units are left for the panels: each takes its share of the slices, and the
 schedule has the kernel behind it that adds up the partial sums (``partial_sums``).  Without that k plays no part.
@@ -31,8 +31,10 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
         return schedule_length(tiling, library, gemm, n_compute_units), n_workgroups, -rows * columns, -columns
 
     candidates = [(name, one.split_k) for name, one in library.kernels.items()]
-    for name, one in library.kernels.items() if library.partial_sums is not None else ():
-        most = min(n_compute_units // math.prod(tile_grid(gemm, one)), -(-gemm.k // one.k_slice))
+    sums = library.partial_sums
+    for name, one in library.kernels.items() if sums is not None else ():
+        n_panels = -(-gemm.k // one.k_slice) // (sums.least_slices if sums else 1)
+        most = min(n_compute_units // math.prod(tile_grid(gemm, one)), n_panels)
         candidates += [(name, n) for n in range(2, most + 1) if not split_findings(gemm, split(one, n))]
     return min(candidates, key=merit)
 
@@ -46,7 +48,8 @@ def schedule_length(tiling: TilingSpec, library: KernelLibrarySpec, gemm: GemmSh
     """Return how long *gemm* takes, in multiply-adds of a compute unit for each element of k."""
     rows, columns = tiling.workgroup_tile
     n_waves = -(-math.prod(tile_grid(gemm, tiling)) * tiling.split_k // n_compute_units)
-    length = n_waves * (rows * columns + library.operand_cost * (rows + columns))
+    n_operands = rows + columns
+    length = n_waves * max(rows * columns + library.operand_cost * n_operands, library.load_cost * n_operands)
     sums = library.partial_sums
     if tiling.split_k == 1 or sums is None:
         return length

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from t3sim.measurements.kinds import ROTATED
 from t3sim.measurements.samples import Measurement
 from t3sim.validation.bench import Bench, one
 from t3sim.validation.kinds.interface import ComparedKind
@@ -28,10 +29,11 @@ def gemm_point(row: Measurement, bench: Bench, column: str = "time_us", loops: L
         if kernel != "cublas":
             raise NotSimulatedError(f"kernel {kernel}: the machine multiplies as cuBLAS does")
         alone = bench.gemm(row, machine, None if n == n_units else n)
-        # Those that were run before have left their operands in the L2, if these and the output fit.
+        # Those that were run before have left their operands in the L2 if these and the output fit and are the same.
         gemm = alone.gemm
+        half_of_l2 = machine.gpu.l2.capacity // machine.gpu.l2.n_partitions
         n_bytes = (gemm.m * (gemm.k + gemm.n) + gemm.k * gemm.n) * ELEMENT_BYTES
-        is_repeated = n_bytes <= machine.gpu.l2.capacity // machine.gpu.l2.n_partitions
+        is_repeated = row.values.get("operands") != ROTATED and n_bytes <= half_of_l2
         return one(Term(replace(alone, is_repeated=is_repeated)))
 
     host_us = bench.measurements.host_us(row) if loops is None else 0.0
