@@ -521,7 +521,8 @@ _ALL = (
     ),
     _kind(
         "collectives",
-        "an NCCL collective on all GPUs; bytes of the full array (reduce-scatter input, all-gather output)",
+        "a collective on all GPUs, by NCCL or another library; bytes of the full array (reduce-scatter input, all-gather"
+        " output)",
         ANY_COLLECTIVE, GPUS, ARRAY,
         CHANNELS,
         _text("nccl_proto", "protocol NCCL was held to, auto: its own choice", default="auto"),
@@ -529,6 +530,8 @@ _ALL = (
         optional=(
             _text("nccl_algo", "algorithm NCCL was held to, like Ring, Tree or NVLS; empty: its own choice"),
             _count("hosts", "", "hosts that the GPUs are in; empty: one"),
+            _text("algorithm", "library or kernel of an all-reduce, as `collective.algorithm`; others are read, but not"
+                  " simulated; empty: nccl"),
         ),
     ),
     _kind(

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from t3sim.collective.choice import protocol_of
+from t3sim.collective.direct import NCCL
 from t3sim.collective.schedule import Op
 from t3sim.config.experiment import GemmShape, Kernels, TilingSpec
 from t3sim.config.machine import MachineSpec, OperatingPoint
@@ -102,15 +103,20 @@ class Bench:
         channels = str(row.values.get("nccl_channels", "auto"))
         return self.ring("reduce-scatter", output_bytes(row), int(row["gpus"]), channels)
 
-    def ring(self, op: Op, size: int, gpus: int, channels: str = "auto", protocol: str = "auto") -> CollectiveAlone:
-        """Return the simulation of a ring; what changes nothing (the operating point, its protocol) is left out."""
+    def ring(
+        self, op: Op, size: int, gpus: int, channels: str = "auto", protocol: str = "auto", algorithm: str = NCCL
+    ) -> CollectiveAlone:
+        """Return the simulation of a collective; what changes nothing (the operating point, its protocol) is left out.
+
+        *algorithm*: the library or kernel of an all-reduce (``collective.direct``).
+        """
         machine, kernel = self.machine.at_operating_point("boost"), self.machine.gpu.collective_kernel
         is_held = protocol == "Simple" and kernel.kind == "channels"
         if is_held and protocol_of(kernel, op, gpus, size) != "simple":
             plain = kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
             machine = with_value(machine, "gpu.collective_kernel", plain)
         n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)
-        return CollectiveAlone(machine, self.tiling, op, size, gpus, n)
+        return CollectiveAlone(machine, self.tiling, op, size, gpus, n, algorithm)
 
 
 def output_bytes(row: Measurement) -> int:

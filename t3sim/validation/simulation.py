@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from t3sim.checks.audit import Audit
+from t3sim.collective.direct import NCCL
 from t3sim.collective.schedule import Op
 from t3sim.config.experiment import (
     CollectiveSpec,
@@ -148,7 +149,10 @@ class GemmAlone(Simulation):
 
 @dataclass(frozen=True)
 class CollectiveAlone(Simulation):
-    """A ring collective over an array of *size* bytes, launch included, on *n_channels* (None: the machine's)."""
+    """A collective over an array of *size* bytes, launch included, on *n_channels* (None: the machine's).
+
+    *algorithm*: the library or kernel of an all-reduce (``collective.direct``).
+    """
 
     machine: MachineSpec
     tiling: TilingSpec  # of no effect: every workload has one
@@ -156,9 +160,12 @@ class CollectiveAlone(Simulation):
     size: int
     gpus: int
     n_channels: int | None = None
+    algorithm: str = NCCL
 
     def _run(self) -> RunSpec:
-        collective = CollectiveSpec.model_construct(op=self.op, size=self.size, gpus=self.gpus)
+        collective = CollectiveSpec.model_construct(
+            op=self.op, size=self.size, gpus=self.gpus, algorithm=self.algorithm
+        )
         return _run_of(self.machine, WorkloadSpec(collective=collective, tiling=self.tiling))
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:

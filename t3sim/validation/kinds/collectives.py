@@ -1,9 +1,10 @@
-"""``collectives``: a ring by itself, with the machine's own channels or held to some."""
+"""``collectives``: one by itself: a ring with the machine's own channels or held to some, or an all-reduce kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from t3sim.collective.direct import ALGORITHMS, NCCL
 from t3sim.measurements.samples import Measurement
 from t3sim.spelling import spelled_as
 from t3sim.validation.bench import OPS, Bench, one
@@ -22,8 +23,12 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
             raise NotSimulatedError(reason)
         if protocol not in {"auto", "Simple"}:
             raise NotSimulatedError(f"the machine is not held to the protocol {protocol}")
-        op = OPS[str(row["collective"])]
-        return one(Term(bench.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol)))
+        op, algorithm = OPS[str(row["collective"])], str(row.values.get("algorithm", NCCL))
+        if algorithm not in ALGORITHMS:
+            raise NotSimulatedError(f"{algorithm}: no such algorithm is simulated; those are {', '.join(ALGORITHMS)}")
+        if algorithm != NCCL and op != "all-reduce":
+            raise NotSimulatedError(f"{algorithm} is an all-reduce, not {op}")
+        return one(Term(bench.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol, algorithm)))
 
     kind = "collectives" if channels == "auto" else LIMITED
     return [bench.point(row, "time_us", make, kind=kind, host_us=bench.measurements.host_us(row))]

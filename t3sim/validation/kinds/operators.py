@@ -24,10 +24,13 @@ from t3sim.workload.tiling import ELEMENT_BYTES
 def points(row: Measurement, bench: Bench) -> Iterable[Point]:
     """Return the point of *row*."""
     name, regime = str(row.values.get("strategy", "")), bench.regime(row, Loops())
-    is_overlapped = bool(name) and (name not in overlap_strategies or overlap_strategies.get(name).kind != "baseline")
+    is_known = name in overlap_strategies
+    is_plain = not name or (
+        is_known and overlap_strategies.get(name).kind == "baseline" and not row.values.get("parameters")
+    )
 
     def make() -> Comparison:
-        return _overlapped(row, bench, name, regime.machine) if is_overlapped else _parts(row, bench, regime.machine)
+        return _parts(row, bench, regime.machine) if is_plain else _by_strategy(row, bench, name, regime.machine)
 
     host_us = bench.measurements.host_us(row)
     return [bench.point(row, "time_us", make, host_us=host_us, operating_point=regime.shown)]
@@ -42,7 +45,7 @@ def _parts(row: Measurement, bench: Bench, machine: MachineSpec) -> Comparison:
     return Comparison.of(*(reversed(terms) if is_gather else terms), remark="its parts back to back")
 
 
-def _overlapped(row: Measurement, bench: Bench, name: str, machine: MachineSpec) -> Comparison:
+def _by_strategy(row: Measurement, bench: Bench, name: str, machine: MachineSpec) -> Comparison:
     """Compare with the operator as the strategy *name* runs it."""
     params = given_parameters(str(row.values.get("parameters", "")))
     shape, operator = shape_of(row), next(kind for kind in get_args(OperatorKind) if kind == row["op"])
