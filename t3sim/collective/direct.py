@@ -61,21 +61,27 @@ NCCL, VLLM = "nccl", "vllm"
 # What an experiment may name: NCCL, which chooses among its own; a kernel; vLLM, which chooses by size.
 ALGORITHMS = (NCCL, VLLM, *KERNELS)
 
-# Bytes below which vLLM takes its own kernel rather than another library, by compute capability and number of GPUs.
+# Bytes below which vLLM takes its own kernel rather than another library, by compute capability and number of GPUs;
+# no more than its buffers, and only for these numbers of GPUs (``custom_all_reduce.py``).
 VLLM_LIMITS = {
     "9.0": {2: 64 * MIB, 4: 32 * MIB, 6: MIB // 2, 8: MIB // 4},
     "10.0": {2: 2 * MIB, 4: 2 * MIB, 6: MIB, 8: MIB},
     "10.3": {2: 4 * MIB, 4: 4 * MIB, 6: 8 * MIB, 8: 4 * MIB},
 }
-VLLM_LIMIT = 8 * MIB  # of GPUs that the table does not have
+VLLM_BUFFER = 8 * MIB
+VLLM_GPUS = (2, 4, 6, 8)
+
+
+def vllm_limit(machine: MachineSpec, n: int) -> int:
+    """Return the bytes of an array from which on vLLM leaves the all-reduce of *n* GPUs to another library."""
+    return min(VLLM_LIMITS.get(machine.gpu.compute_capability or "", {}).get(n, VLLM_BUFFER), VLLM_BUFFER)
 
 
 def kernel_of(algorithm: str, machine: MachineSpec, n: int, size: int) -> DirectKernel | None:
     """Return the kernel that *algorithm* runs on *n* GPUs for an array of *size* bytes; None: NCCL does it."""
     if algorithm != VLLM:
         return KERNELS.get(algorithm)
-    limits = VLLM_LIMITS.get(machine.gpu.compute_capability or "", {})
-    if size >= limits.get(n, VLLM_LIMIT) or n > 8:
+    if n not in VLLM_GPUS or size >= vllm_limit(machine, n):
         return None
     is_one_stage = n == 2 or size < (512 if n <= 4 else 256) * KIB
     return KERNELS["vllm-one-stage" if is_one_stage else "vllm-two-stage"]

@@ -521,8 +521,8 @@ _ALL = (
     ),
     _kind(
         "collectives",
-        "a collective on all GPUs, by NCCL or another library; bytes of the full array (reduce-scatter input, all-gather"
-        " output)",
+        "a collective on all GPUs, by NCCL or another library; bytes of the full array (reduce-scatter input,"
+        " all-gather output)",
         ANY_COLLECTIVE, GPUS, ARRAY,
         CHANNELS,
         _text("nccl_proto", "protocol NCCL was held to, auto: its own choice", default="auto"),

@@ -163,9 +163,8 @@ class CollectiveAlone(Simulation):
     algorithm: str = NCCL
 
     def _run(self) -> RunSpec:
-        collective = CollectiveSpec.model_construct(
-            op=self.op, size=self.size, gpus=self.gpus, algorithm=self.algorithm
-        )
+        given: dict[str, Any] = {"op": self.op, "size": self.size, "gpus": self.gpus, "algorithm": self.algorithm}
+        collective = CollectiveSpec.model_construct(**given)
         return _run_of(self.machine, WorkloadSpec(collective=collective, tiling=self.tiling))
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:

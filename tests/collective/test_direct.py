@@ -84,10 +84,12 @@ def test_values_and_times_in_both_modes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("n", "size", "expected"),
     [
-        (2, 16 * MIB, "vllm-one-stage"),
+        (2, 8 * MIB - 1, "vllm-one-stage"),
+        (2, 8 * MIB, None),  # its buffers hold no more, whatever the table says
         (4, 512 * KIB - 1, "vllm-one-stage"),
         (4, 512 * KIB, "vllm-two-stage"),
-        (4, 32 * MIB, None),
+        (4, 8 * MIB, None),
+        (5, 4 * KIB, None),
         (8, 256 * KIB - 1, "vllm-one-stage"),
         (8, 256 * KIB, None),
     ],

@@ -27,6 +27,7 @@ from t3sim.validation.simulation import (
     GemmAlone,
     MemoryContention,
     Outcome,
+    Overlapped,
     RecordedTiles,
     Scatter,
     SideBySide,
@@ -188,6 +189,27 @@ def test_an_operator_is_its_parts_in_a_row(tmp_path: Path) -> None:
         [ring] = [one for one in parts[i] if isinstance(one, CollectiveAlone)]
         assert (ring.op, ring.size, ring.gpus) == (op, size, 2)
     assert [parts[0][0], parts[1][1], parts[2][0]] == [gemm] * 3
+
+
+def test_an_all_reduce_of_a_library_is_its_kernel(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(
+        "collective,gpus,bytes,algorithm,time_us\nall_reduce,2,8192,vllm,9\nall_reduce,2,8192,,9\n"
+        "all_reduce,2,8192,trtllm,9\nreduce_scatter,2,8192,vllm,9\n"
+    )
+    points = Points(tiny(), tiling()).of(read_measurements(tmp_path / "mine.csv"))
+    simulations = [[term.simulation for term in point.terms] for point in points]
+    assert [one.algorithm for [one] in simulations[:2]] == ["vllm", "nccl"]  # type: ignore[attr-defined]
+    assert simulations[2:] == [[], []]
+    assert "trtllm" in points[2].reason
+
+
+def test_a_baseline_with_parameters_runs_with_them(tmp_path: Path) -> None:
+    given = ("", "all_reduce=vllm-one-stage")
+    points = strategy_points(tmp_path, *(f"gemm-ar,128,256,64,2,sequential,{one},a,9" for one in given))
+    [_, ring], [whole] = ([term.simulation for term in point.terms] for point in points)
+    assert isinstance(ring, CollectiveAlone)
+    assert isinstance(whole, Overlapped)
+    assert whole.params == (("all_reduce", "vllm-one-stage"),)
 
 
 def strategy_points(tmp_path: Path, *lines: str) -> list[Point]:
