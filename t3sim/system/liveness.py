@@ -27,10 +27,9 @@ from t3sim.checks.hang.progress import (
 )
 from t3sim.checks.hang.report import Hang, describe_hang, headline
 from t3sim.errors import ModelError
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
-from t3sim.gpu.in_flight import HungGpu
 from t3sim.gpu.kernel.codes import NEVER
-from t3sim.network.link import Link
 
 EVENTS_PER_PROCESS = 10  # at one moment: a process has a handful of reasons to be resumed twice without time moving
 LEAST_EVENT_LIMIT = 1000
@@ -57,22 +56,11 @@ class WatchedEnvironment(simpy.Environment):
 
 @dataclass
 class WatchedGpu:
-    """A GPU under watch, and the links that bring it data, each with the GPU on its other end.
-
-    *n_delivered* says how many granules they have handed over so far; *others* are the names of all GPUs by distance.
-    """
+    """A GPU under watch."""
 
     device: Device
-    inbound: Sequence[tuple[Link, Device]] = ()
-    n_delivered: Callable[[], int] = lambda: 0
-    others: Sequence[str] = ()
     pulse: bytes = b""
     progress: bytes = b""  # may lack what has changed while the pulse did
-
-    def hung(self) -> HungGpu:
-        """Return what a report needs to know of it."""
-        links = {link.name: upstream.name for link, upstream in self.inbound}
-        return HungGpu(self.device.name, self.device.core, links, self.n_delivered(), self.others)
 
 
 class Liveness:
@@ -81,7 +69,7 @@ class Liveness:
     def __init__(
         self,
         env: simpy.Environment,
-        gpus: Sequence[WatchedGpu],
+        devices: Sequence[Device],
         n_quanta_between: int = 1,
         settle: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -92,7 +80,7 @@ class Liveness:
         """
         self.env = env
         self._settle = settle
-        self.gpus = list(gpus)
+        self.gpus = [WatchedGpu(device) for device in devices]
         self._moved_at = int(env.now)
         self._quiet_since: int | None = None  # when nothing was found to come
         self._patience = max(patience_of(gpu.device.core) for gpu in self.gpus)
@@ -145,10 +133,14 @@ class Liveness:
             return False
         return not any(has_something_to_come(gpu.device.core) for gpu in self.gpus)
 
+    def cores(self) -> dict[str, GpuCore]:
+        """Return the GPUs by name."""
+        return {gpu.device.name: gpu.device.core for gpu in self.gpus}
+
     def error(self, hang: Hang) -> ModelError:
         """Return the error that reports *hang*: its head as the message, all of it as the details."""
         self._settle()
-        report = describe_hang(hang, [gpu.hung() for gpu in self.gpus], self._moved_at)
+        report = describe_hang(hang, self.cores(), self._moved_at)
         return ModelError(headline(report, MESSAGE_LINES), report)
 
 
@@ -219,7 +211,7 @@ def _starved(process: simpy.Process, liveness: Liveness | None) -> ModelError:
     )
     if liveness is None:
         return ModelError(first)
-    report = describe_hang(Hang.DEADLOCK, [gpu.hung() for gpu in liveness.gpus], int(liveness.env.now))
+    report = describe_hang(Hang.DEADLOCK, liveness.cores(), int(liveness.env.now))
     return ModelError(first, f"{first}\n{report}")
 
 

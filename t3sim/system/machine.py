@@ -27,7 +27,7 @@ from t3sim.network.link import Link, Transform, n_granules_of
 from t3sim.network.mirror import ChunkShift
 from t3sim.network.topology import TOPOLOGIES, check_reach
 from t3sim.program.operations import Gemm, Program, has_unlike_chunks, reaches_others
-from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
+from t3sim.system.liveness import Liveness, WatchedEnvironment, run_to_end
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid
 
@@ -120,11 +120,10 @@ class Machine:
         """
         for core in self.cores if self.links else ():
             check_reach(core.machine.link.topology, core.tables.reached(self.n_gpus), self.n_gpus)
-        watched = [self._watched(d) for d in range(len(self.devices))]
         process = self.env.process(steps)
         try:
             with watched_policy(self.cores):
-                run_to_end(self.env, process, Liveness(self.env, watched, n_quanta_between, self.settle))
+                run_to_end(self.env, process, Liveness(self.env, self.devices, n_quanta_between, self.settle))
         finally:
             for device in self.devices:
                 device.unwire()
@@ -154,12 +153,6 @@ class Machine:
         """Return the numbers of the cores from which GPU *d* can hear."""
         distances = self.topology.distances(self.n_gpus)
         return list(dict.fromkeys(self.receiver(d, -distance) for distance in distances if self.links))
-
-    def _watched(self, d: int) -> WatchedGpu:
-        """Return GPU *d* under watch."""
-        inbound = [(self.links[s], self.devices[s]) for s in self.senders_to(d)]
-        others = [self.devices[self.receiver(d, distance)].name for distance in range(self.n_gpus)]
-        return WatchedGpu(self.devices[d], inbound, partial(self.delivered_to, d), others)
 
 
 class MirroredMachine(Machine):

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import QUEUED, HungGpu, bank_lists, queued_requests, uncompiled
+from t3sim.gpu.in_flight import QUEUED, bank_lists, queued_requests, uncompiled
 from t3sim.gpu.kernel import codes, dram_queue, memory_controller
 
 from .scenario import fused
@@ -46,14 +46,6 @@ def test_all_requests_are_found_in_order() -> None:
         assert list(map(tuple, found.tolist())) == expected
         seen.update(bank >= 0 for _, bank, *_ in expected)
     assert min(seen[False], seen[True]) > 1000
-
-
-def test_a_report_names_the_queue_or_the_bank() -> None:
-    core = fused().core
-    core.advance(2000 * core.slot_ticks)
-    for (channel, bank, of_class, *_), one in zip(walked(core), HungGpu("gpu[0]", core).queued, strict=True):
-        assert one.is_admitted == (bank >= 0)
-        assert one.part == f"channel[{channel}]." + (f"bank[{bank}]" if bank >= 0 else core.traffic.queues[of_class])
 
 
 def test_a_list_that_a_defect_has_closed_ends() -> None:

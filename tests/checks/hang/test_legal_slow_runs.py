@@ -107,8 +107,7 @@ def longest_stillness(wired: MirroredMachine) -> int:
         inner()
 
     process = wired.env.process(wired.device.run_kernel())
-    inbound = [(wired.link, wired.device)] if wired.link else []
-    watch = liveness.Liveness(wired.env, [liveness.WatchedGpu(wired.device, inbound)])
+    watch = liveness.Liveness(wired.env, [wired.device])
     inner = wired.device.watch
     wired.device.watch = look
     liveness.run_to_end(wired.env, process, watch)

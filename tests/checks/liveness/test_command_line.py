@@ -28,7 +28,7 @@ def test_a_policy_that_starves_communication_ends_in_code_4_and_a_file(tmp_path:
     assert done.returncode == 4, done.stderr
     assert len(lines) <= 10
     assert lines[0].startswith("t3sim: no progress: ")
-    assert "gpu[0].channel[0].arbiter: the policy has not served a ready communication request" in lines[1]
+    assert "gpu[0].channel[0].arbiter: the policy" in lines[1]
     assert lines[-1] == f"the state of the machine is in {Path('out') / 'hang.txt'}"
     assert result_files(tmp_path / "out") == ["hang.txt"]
     report = (tmp_path / "out" / "hang.txt").read_text(encoding="utf-8")

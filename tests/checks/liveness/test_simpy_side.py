@@ -153,7 +153,7 @@ def test_a_gpu_that_is_left_waiting_is_described() -> None:
     with pytest.raises(ModelError, match="process `wait_instead` has not ended") as end:
         wired.run()
     assert "state of gpu[0]" in end.value.details
-    assert " of workgroup 0 to come" in end.value.details
+    assert "compute_unit[0].slot[0] waits for" in end.value.details
 
 
 def swallower(env: simpy.Environment) -> Steps:
