@@ -76,7 +76,7 @@ def sublayer_digest(run: RunSpec) -> str:
         (phase.name, phase.at, phase.end, phase.sent, {**phase.counters, "workgroup_spread": None})
         for phase in result.phases
     ]
-    return f"{result.total} ticks, {hashlib.sha256(json.dumps(phases).encode()).hexdigest()[:16]}"
+    return f"{result.total} ticks, {hashlib.sha256(json.dumps(phases, allow_nan=False).encode()).hexdigest()[:16]}"
 
 
 def known_runs() -> Iterator[tuple[str, Callable[[], str]]]:

@@ -111,7 +111,7 @@ def run_and_digest(machine: MirroredMachine | RingMachine) -> str:
         core.stream_commands(partial(keep, trace))
     ends = machine.run()
     counters = [{**counters_of(core), "workgroup_spread": None} for core in machine.cores]  # the one float
-    numbers = json.dumps([ends, counters])
+    numbers = json.dumps([ends, counters], allow_nan=False)
     return hashlib.sha256(b"".join([*traces, numbers.encode()])).hexdigest()[:16]
 
 

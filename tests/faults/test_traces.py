@@ -227,7 +227,7 @@ def test_damaged_trace(damage: Callable[[Path], Any], says: str, folder: Path) -
     damage(folder / "x.parquet")
     check_trace_refused(folder, WHERE, says)
     checked = t3sim_here("trace", "check", "x.parquet")
-    assert (checked.code, checked.lines[0]) == (3, "parquet: not a valid trace:")
+    assert (checked.code, checked.lines[0]) == (3, "x.parquet: not a valid trace:")
     assert "Traceback" not in checked.errors
 
 
@@ -274,7 +274,7 @@ def test_a_good_trace_is_accepted(folder: Path) -> None:
     text = manifest_path(folder / "x.parquet").read_bytes()
     manifest_path(folder / "x.parquet").write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))
     assert t3sim_here("config", "check", "e.yaml").code == 0
-    assert t3sim_here("trace", "check", "x.parquet").printed == "parquet: a valid trace\n"
+    assert t3sim_here("trace", "check", "x.parquet").printed == "x.parquet: a valid trace\n"
 
 
 def test_damage_inside_a_page_is_noticed(folder: Path) -> None:
@@ -298,7 +298,7 @@ def test_check_lists_the_first_twenty(folder: Path) -> None:
     tiles(lambda w: w["row"].__setitem__(slice(None), -1))(folder / "x.parquet")
     answer = t3sim_here("trace", "check", "x.parquet")
     assert answer.lines == [
-        "parquet: not a valid trace:",
+        "x.parquet: not a valid trace:",
         *(f"  record {i}: row -1 is outside the output (0 to 499)" for i in range(12)),
         "  12 of the 12 tiles of the output are in no record; the first is at row 0, column 0",
     ]
