@@ -163,9 +163,10 @@ def tile_problems(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, workgroups
         found.append(f"{n_missing} of the {n_tiles} tiles of the output are in no record; the first is at {at}")
     elif len(on_grid) < n_tiles * tiling.split_k:
         found.append(f"{len(on_grid)} records, but k is split into {tiling.split_k} panels of {n_tiles} tiles")
-    empty = np.setdiff1d(np.arange(n_chunks), chunk)
-    if len(empty):
-        found.append(f"{len(empty)} of the {n_chunks} chunks have no record; the first is chunk {empty[0]}")
+    used = np.unique(chunk[(chunk >= 0) & (chunk < n_chunks)])
+    if len(used) < n_chunks:  # however many a damaged manifest claims
+        first = int(np.setdiff1d(np.arange(len(used) + 1), used)[0])
+        found.append(f"{n_chunks - len(used)} of the {n_chunks} chunks have no record; the first is chunk {first}")
     return found[:MAX_PROBLEMS]
 
 

@@ -98,7 +98,7 @@ FILES = [
         manifest(lambda m: m.update(n_workgroups=10**12, gemm={"m": 128 * 10**6, "n": 128 * 10**6, "k": 1})),
         "json: gemm m 128000000, n",
     ),
-    ("F-B5 manifest claims 10^12 chunks", manifest(setm(n_chunks=10**12)), "json: n_chunks is 1000000000000"),
+    ("F-B5 manifest claims 10^12 chunks", manifest(setm(n_chunks=10**12)), "999999999996 of the"),
     (
         "F-B5 footer claims more records",
         table(lambda t: pa.concat_tables([t, t])),
