@@ -27,11 +27,11 @@ from PIL import Image
 
 from t3sim.analysis.figures import figures_of
 from t3sim.analysis.validation import Validation, error_text, held_out, read_validation, summary_of, unused
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import Outcome, run
-from t3sim.overlap import OverlapStrategy, in_order
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.runner import Outcome, run
 from t3sim.results.record import RunRecord
 from t3sim.results.writer import read_results
+from t3sim.strategies import OverlapStrategy, in_order
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = "experiments/t3-tnlg-fc2/experiment.yaml"

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from t3sim.experiment.plan import Experiment, load_experiment
-    from t3sim.experiment.runner import Outcome, run
+    from t3sim.experiment.planning.plan import Experiment, load_experiment
+    from t3sim.experiment.running.runner import Outcome, run
     from t3sim.results.record import RunRecord
 
 _EXPORTS = {
-    "Experiment": "t3sim.experiment.plan",
-    "load_experiment": "t3sim.experiment.plan",
-    "Outcome": "t3sim.experiment.runner",
-    "run": "t3sim.experiment.runner",
+    "Experiment": "t3sim.experiment.planning.plan",
+    "load_experiment": "t3sim.experiment.planning.plan",
+    "Outcome": "t3sim.experiment.running.runner",
+    "run": "t3sim.experiment.running.runner",
     "RunRecord": "t3sim.results.record",
 }
 

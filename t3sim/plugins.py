@@ -4,11 +4,9 @@
 """
 
 from t3sim.gpu.arbitration import ChannelView, policy
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
-from t3sim.gpu.kernel.memory_controller import head_arrival, head_is_ready
-from t3sim.overlap import strategy
-from t3sim.overlap.t3 import fused_program
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
+from t3sim.gpu.units.dram.memory_controller import head_arrival, head_is_ready
 from t3sim.program.kernels import copies, gemm, program, ring, row_granules, summed, tile_offsets, total, whole_tiles
 from t3sim.program.operations import (
     CACHED,
@@ -33,6 +31,8 @@ from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Part, Plan, in_order, longest
 from t3sim.registry import Parameter
+from t3sim.strategies import strategy
+from t3sim.strategies.t3 import fused_program
 
 __all__ = [
     "CACHED", "COMM", "COMPUTE", "NEVER", "NO_STREAM", "READ", "STEP", "STORE", "UPDATE", "WRITE", "Barrier",

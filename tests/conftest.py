@@ -168,7 +168,7 @@ def interruptible() -> Iterator[None]:
 def no_plugins_stay() -> Iterator[None]:
     """What a file's plugins register is gone after it: the next file sees the shipped strategies and policies."""
     from t3sim.gpu.arbitration import arbitration_policies
-    from t3sim.overlap import overlap_strategies
+    from t3sim.strategies import overlap_strategies
 
     registries = (overlap_strategies, arbitration_policies)
     shipped = [dict(registry._entries) for registry in registries]

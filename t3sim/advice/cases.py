@@ -11,8 +11,8 @@ from typing import Literal
 from t3sim.config.experiment import OperatorKind, RunSpec
 from t3sim.config.yaml_loader import load_yaml
 from t3sim.errors import ConfigError, Problem, UsageError
-from t3sim.experiment.plan import MAPPING, Experiment, load_experiment
-from t3sim.experiment.shipped import shipped_experiments
+from t3sim.experiment.planning.plan import MAPPING, Experiment, load_experiment
+from t3sim.experiment.planning.shipped import shipped_experiments
 from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import PHASES_OF, TURNED_AROUND, lacks
 

@@ -21,10 +21,10 @@ from itertools import pairwise
 
 from t3sim.config.machine import MachineSpec
 from t3sim.observe.waits import COMPUTE_UNIT
-from t3sim.overlap import Phase
 from t3sim.program.operations import Gemm, Moves, Operation
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Plan, parts_of
+from t3sim.strategies import Phase
 from t3sim.system.simulate import SimulationResult
 from t3sim.workload.tiling import resident_workgroups
 

@@ -19,16 +19,16 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from t3sim.advice.outline import part_outline, plan_outline
+from t3sim.analytic.outline import part_outline, plan_outline
 from t3sim.config.experiment import RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import EnvironmentFailure, T3SimError, UsageError
-from t3sim.overlap import OverlapStrategy, Phase, overlap_strategies
-from t3sim.overlap.interface import baselines, in_order
 from t3sim.program.host import HOST
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
 from t3sim.program.plan import InOrder, Plan
+from t3sim.strategies import OverlapStrategy, Phase, overlap_strategies
+from t3sim.strategies.interface import baselines, in_order
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.system.user_code import check_programs_of
 from t3sim.workload.tiling import ELEMENT_BYTES

@@ -20,9 +20,9 @@ from t3sim.checks.claims import Claim, channels_of, refuse
 from t3sim.checks.specification import end_claims, specification_claims
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import IN_STREAM, arrived_messages, queued_requests
-from t3sim.gpu.kernel import _jit, codes, loop
-from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.gpu.time_accounts import idle_slots, movers, time_accounts, units_of
+from t3sim.gpu.units import _jit, codes, loop
+from t3sim.gpu.units.l2.l2_slice import DIRTY_MASK
 from t3sim.program.operations import Gemm
 from t3sim.workload.tiling import TileTrace
 

@@ -12,7 +12,7 @@ import numpy as np
 from t3sim.checks.claims import Claim, channels_of
 from t3sim.config.machine_checks import has_queues
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.operations import Gemm
 from t3sim.workload.tiling import ELEMENT_BYTES
 

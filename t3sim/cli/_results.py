@@ -17,7 +17,7 @@ NOTHING = "-"
 
 def results_lines(records: Sequence[RunRecord]) -> Iterator[str]:
     """Yield a table of times and speedups, then which strategies are not available today."""
-    from t3sim.overlap import availability_of
+    from t3sim.strategies import availability_of
 
     columns = {
         "total": ("time_us", 1), "speedup": ("speedup", 3), "hidden": ("overlap_efficiency", 2),

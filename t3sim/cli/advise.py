@@ -81,11 +81,11 @@ def advise(
     from t3sim.advice.profile import small_runs
     from t3sim.advice.search import Refusal, case_of, settle
     from t3sim.advice.validated import Validated
-    from t3sim.experiment.phase_files import PHASES_NAME
-    from t3sim.experiment.phase_runner import PhaseRunner
-    from t3sim.experiment.phase_task import ExperimentPoint
-    from t3sim.experiment.result_folder import default_folder, owned
-    from t3sim.overlap.interface import MEANINGS
+    from t3sim.experiment.running.phase_files import PHASES_NAME
+    from t3sim.experiment.running.phase_runner import PhaseRunner
+    from t3sim.experiment.running.phase_task import ExperimentPoint
+    from t3sim.experiment.running.result_folder import default_folder, owned
+    from t3sim.strategies.interface import MEANINGS
 
     if is_experiment(target):
         _refuse_options_of_a_model()

@@ -55,9 +55,9 @@ def calibrate(
     """
     from t3sim.config.presets import machine_parts
     from t3sim.config.resolve import resolve_kernels
-    from t3sim.experiment.phase_files import PHASES_NAME
-    from t3sim.experiment.phase_runner import PhaseRunner
-    from t3sim.experiment.result_folder import owned
+    from t3sim.experiment.running.phase_files import PHASES_NAME
+    from t3sim.experiment.running.phase_runner import PhaseRunner
+    from t3sim.experiment.running.result_folder import owned
     from t3sim.files import publish
     from t3sim.measurements.samples import read_measurements
     from t3sim.system.threads import n_cores

@@ -15,7 +15,7 @@ from t3sim.errors import PointsFailed
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
     from t3sim.config.yaml_loader import Node
-    from t3sim.experiment.plan import Experiment
+    from t3sim.experiment.planning.plan import Experiment
 
 override_option = click.option(
     "-s", "overrides", metavar="KEY=VALUE", multiple=True,
@@ -40,7 +40,7 @@ def config() -> None:
 def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None:
     """Read FILE, check everything that can be checked without running it, and say what it would run."""
     from t3sim.analysis.figures import check_figure_names
-    from t3sim.experiment.plan import load_experiment
+    from t3sim.experiment.planning.plan import load_experiment
 
     experiment = load_experiment(file, overrides, trace_root)
     check_figure_names(experiment.figures)
@@ -118,7 +118,7 @@ def _as_written(value: Any) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print the resolved point as JSON in base units.")
 def show(file: str, overrides: tuple[str, ...], trace_root: str | None, point_number: int, as_json: bool) -> None:
     """Print every resolved value of a point of FILE with its unit, origin and source."""
-    from t3sim.experiment.plan import load_experiment
+    from t3sim.experiment.planning.plan import load_experiment
 
     experiment = load_experiment(file, overrides, trace_root)
     n = len(experiment.points)
@@ -164,7 +164,7 @@ def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[s
 @config.command()
 def schema() -> None:
     """Print the JSON schema of an experiment file."""
-    from t3sim.experiment.schema import experiment_schema
+    from t3sim.experiment.planning.schema import experiment_schema
 
     click.echo(json.dumps(experiment_schema(), indent=2, allow_nan=False))
 
@@ -172,6 +172,6 @@ def schema() -> None:
 @config.command()
 def reference() -> None:
     """Print a page about every key: meaning, unit and allowed values, default, an example and its source."""
-    from t3sim.experiment.reference import reference as page
+    from t3sim.experiment.planning.reference import reference as page
 
     click.echo(page(), nl=False)

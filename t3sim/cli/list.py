@@ -51,7 +51,7 @@ def _first_sentence(text: str | None) -> str:
 
 def _experiments() -> Iterator[tuple[str, str]]:
     from t3sim.config.yaml_loader import load_yaml
-    from t3sim.experiment.shipped import shipped_experiments
+    from t3sim.experiment.planning.shipped import shipped_experiments
 
     for name, path in shipped_experiments().items():
         yield name, _first_sentence(load_yaml(path).plain().get("description"))
@@ -65,7 +65,7 @@ def _machines() -> Iterator[tuple[str, str]]:
 
 
 def _strategies() -> Iterator[tuple[str, str]]:
-    from t3sim.overlap import in_order
+    from t3sim.strategies import in_order
 
     entries = in_order()
     modules = [entry.plan.__module__ for entry in entries]

@@ -25,8 +25,8 @@ from t3sim.files import publish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from t3sim.experiment.phase_runner import PhaseRunner
-    from t3sim.experiment.workers import Workers
+    from t3sim.experiment.running.phase_runner import PhaseRunner
+    from t3sim.experiment.running.workers import Workers
 
 STEPS = 1000
 SPEED_OVER_S = 300.0  # of the last minutes: phases come in lumps
@@ -79,8 +79,8 @@ def run(
     """
     from t3sim.advice.validated import extrapolations
     from t3sim.analysis.figures import check_figure_names, figures_of
-    from t3sim.experiment.plan import load_experiment
-    from t3sim.experiment.result_folder import default_folder, owned
+    from t3sim.experiment.planning.plan import load_experiment
+    from t3sim.experiment.running.result_folder import default_folder, owned
 
     experiment = load_experiment(file, overrides, trace_root)
     absent = lacking("figures and a summary")
@@ -89,7 +89,7 @@ def run(
     with owned(directory):
         echo(*summary(experiment))
         from t3sim.checks.audit import Audit
-        from t3sim.experiment.runner import Sweep
+        from t3sim.experiment.running.runner import Sweep
 
         audit = Audit(has_checks=check, has_data=data)
         sweep = Sweep(experiment, directory, audit, phases, timeline)
@@ -127,8 +127,8 @@ def findings_of(directory: Path) -> list[str]:
 
 def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | None) -> Workers:
     """Choose the workers, say what is to be simulated and what it costs, and compile for it what is not compiled."""
-    from t3sim.experiment.cost import cost_lines, layouts_to_compile, prepare_kernel
-    from t3sim.experiment.workers import workers_for
+    from t3sim.experiment.running.cost import cost_lines, layouts_to_compile, prepare_kernel
+    from t3sim.experiment.running.workers import workers_for
     from t3sim.system.compilation import compile_for
 
     missing = phases.missing

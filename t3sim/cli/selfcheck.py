@@ -23,10 +23,10 @@ def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
 
     Ends with exit code 4 if a property does not hold; t3sim's results are not to be trusted then.
     """
-    from t3sim.experiment.cost import prepare_kernel
+    from t3sim.experiment.running.cost import prepare_kernel
     from t3sim.gpu.assemble import layout_for
     from t3sim.gpu.compiled import compiled_advance
-    from t3sim.gpu.kernel.state import Layout
+    from t3sim.gpu.units.state import Layout
     from t3sim.selfcheck.preset_cases import machine_presets, small_machine
     from t3sim.selfcheck.properties import DEEP, PROPERTIES, Depth
 

@@ -100,9 +100,9 @@ def validate(
     from t3sim.analysis.validation_report import write_report
     from t3sim.analysis.winners import cases_of, winner_sentences
     from t3sim.config.resolve import resolve_kernels
-    from t3sim.experiment.phase_files import PHASES_NAME
-    from t3sim.experiment.phase_runner import PhaseRunner
-    from t3sim.experiment.result_folder import owned
+    from t3sim.experiment.running.phase_files import PHASES_NAME
+    from t3sim.experiment.running.phase_runner import PhaseRunner
+    from t3sim.experiment.running.result_folder import owned
     from t3sim.files import publish
     from t3sim.measurements.samples import read_measurements
     from t3sim.results.manifest import MANIFEST_NAME
@@ -275,7 +275,7 @@ def resolved_machine_of(name: str, overrides: Sequence[str]) -> ResolvedMachine:
     from t3sim.config.resolve import resolve_machine
     from t3sim.config.trees import Problems
     from t3sim.config.yaml_loader import Node, Position
-    from t3sim.experiment.sweep import overridden
+    from t3sim.experiment.planning.sweep import overridden
 
     problems, at = Problems("--machine"), Position("--machine")
     root, _, _ = overridden(Node({"machine": Node(name, at)}, at), [], overrides, problems)

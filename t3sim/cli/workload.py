@@ -59,7 +59,7 @@ def show(what: str, tp: int | None, tokens: int | None) -> None:
 
 def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[list[str]]:
     from t3sim.config.experiment import OperatorKind
-    from t3sim.experiment.plan import load_experiment
+    from t3sim.experiment.planning.plan import load_experiment
     from t3sim.workload.layer import sublayer_workloads
 
     given = {"workload.tp": tp, "workload.tokens": tokens}

@@ -20,9 +20,10 @@ from typing import Any, cast
 import numpy as np
 
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
-from t3sim.gpu.kernel import _jit, loop, state, wire
-from t3sim.gpu.kernel.loop import advance, advance_compute_units
-from t3sim.gpu.kernel.state import Layout, channel_dtype, gpu_dtype
+from t3sim.gpu.units import _jit, loop, state
+from t3sim.gpu.units.link import wire
+from t3sim.gpu.units.loop import advance, advance_compute_units
+from t3sim.gpu.units.state import Layout, channel_dtype, gpu_dtype
 
 BESIDE = """
 import json, sys

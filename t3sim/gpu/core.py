@@ -15,14 +15,14 @@ from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import capacities_of, fill_record, layout_for, store_queues
 from t3sim.gpu.compiled import compiled_advance, compiled_policy, compiled_take_in
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.l2_slice import KEY_BITS
-from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
-from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
 from t3sim.gpu.room import allocated
 from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses, classes_in_words
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.l2.l2_slice import KEY_BITS
+from t3sim.gpu.units.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
+from t3sim.gpu.units.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
 from t3sim.program.operations import Program
 from t3sim.workload.tiling import ELEMENT_BYTES
 

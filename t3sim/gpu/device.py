@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.units.codes import NEVER
 
 LOOK_EVERY = 8  # quanta between two looks at whether a GPU moves: each costs as much as a hundredth of a quantum
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.dram_queue import KEY_SHIFT
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.dram.dram_queue import KEY_SHIFT
 
 
 @cache

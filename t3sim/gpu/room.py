@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from t3sim.errors import EnvironmentFailure
-from t3sim.gpu.kernel.state import Layout, gpu_dtype
+from t3sim.gpu.units.state import Layout, gpu_dtype
 
 T = TypeVar("T")
 MIB = 1 << 20

@@ -14,8 +14,8 @@ from t3sim.collective.schedule import places_for, sent_granules
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
-from t3sim.gpu.kernel import codes, state
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.units import codes, state
 from t3sim.program import operations
 from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait, has_unlike_chunks
 from t3sim.workload.tiling import (

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, DMA_ENGINE, L2_BANK, LINK_PORT
 
 Ticks = NDArray[np.int64]

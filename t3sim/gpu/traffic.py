@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from t3sim.errors import UsageError
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What the units of a GPU waited for: the words of the time accounting, each defined once.
 
 Every moment of a phase, from its start on a GPU (kernel launch included) to its end, belongs to exactly one reason for
-each unit; so the reasons of a unit add up to the time of the phase.  The kernel counts them (``gpu/kernel/ledger.py``).
+each unit; so the reasons of a unit add up to the time of the phase.  The kernel counts them (``gpu/units/ledger.py``).
 In a time slot a compute unit counts as what the most advanced of its workgroups does: multiplying, waiting for
 operands, storing, in this order.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 WORKING = "working"
 NOTHING_LEFT = "nothing left"
 
-# In the order of the codes in ``gpu/kernel/codes.py``.
+# In the order of the codes in ``gpu/units/codes.py``.
 REASONS = {
     WORKING: (
         "compute unit: a workgroup multiplies, or the path to the L2 moves its stores or the lines of a collective;"

@@ -16,7 +16,7 @@ from t3sim.observe.waits import COMPUTE_UNIT, NOTHING_LEFT, REASONS, WORKING
 from t3sim.results.writer import columns_of, csv_and_parquet
 
 if TYPE_CHECKING:  # readers of the table need no simulator
-    from t3sim.overlap import Phase
+    from t3sim.strategies import Phase
 
 WAITS_CSV = "waits.csv"
 WAITS_PARQUET = "waits.parquet"

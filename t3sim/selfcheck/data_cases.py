@@ -12,10 +12,10 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.overlap import overlap_strategies
 from t3sim.program.operator import Collective, Operator
 from t3sim.program.parts import collective_plan, gemm_part
 from t3sim.program.plan import Part
+from t3sim.strategies import overlap_strategies
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
 from t3sim.workload.tiling import make_tile_trace

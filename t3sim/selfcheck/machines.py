@@ -18,8 +18,8 @@ from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec, WorkloadSpec
 from t3sim.config.machine import L1Spec, MachineSpec
 from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.overlap import OverlapStrategy, in_order
 from t3sim.selfcheck.data_cases import TILINGS, machine_from
+from t3sim.strategies import OverlapStrategy, in_order
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from t3sim.system.threads import at_most_threads
 from t3sim.system.user_code import check_programs_of

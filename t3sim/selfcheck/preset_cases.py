@@ -16,11 +16,11 @@ from t3sim.config.machine import MachineSpec, Spec
 from t3sim.config.presets import preset_names
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.traffic import TrafficClasses
-from t3sim.overlap import overlap_strategies
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan
 from t3sim.program.plan import Part
 from t3sim.selfcheck.data_cases import machine_from
+from t3sim.strategies import overlap_strategies
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import counters_of
 from t3sim.system.ring import RingMachine

@@ -20,7 +20,7 @@ from t3sim.checks.audit import Audit
 from t3sim.checks.dram.rules import RULES
 from t3sim.checks.invariants import broken, claims
 from t3sim.errors import ModelError, T3SimError
-from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.units import _jit, codes
 from t3sim.selfcheck import traffic
 from t3sim.selfcheck.data_cases import DataCase, loaded, random_case, run_case
 from t3sim.selfcheck.known import known_runs

@@ -6,7 +6,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.compiled import compiled_advance, compiled_policy
-from t3sim.gpu.kernel.state import Layout
+from t3sim.gpu.units.state import Layout
 from t3sim.system.parts import ISOLATED_POLICY
 
 

@@ -21,9 +21,9 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait, of_gpu
-from t3sim.overlap.interface import After, GpuPhase, Phase, Span
 from t3sim.program.operations import reaches_others
 from t3sim.program.plan import Part
+from t3sim.strategies.interface import After, GpuPhase, Phase, Span
 from t3sim.system.machine import sent_at
 from t3sim.system.measure import timelines_of, waits_of
 from t3sim.system.parts import Parts, PhaseJob, PhaseSource, counters_in, key_of, named, shifted

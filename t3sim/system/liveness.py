@@ -29,7 +29,7 @@ from t3sim.checks.hang.report import Hang, describe_hang, headline
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
-from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.units.codes import NEVER
 
 EVENTS_PER_PROCESS = 10  # at one moment: a process has a handful of reasons to be resumed twice without time moving
 LEAST_EVENT_LIMIT = 1000

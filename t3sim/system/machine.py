@@ -18,14 +18,14 @@ from t3sim.checks.claims import Claim, refuse
 from t3sim.checks.invariants import arrival_claims, check_invariants
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
+from t3sim.fabric.link import Link, Transform, n_granules_of
+from t3sim.fabric.mirror import ChunkShift
+from t3sim.fabric.topology import TOPOLOGIES, check_reach
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import LOOK_EVERY, Device
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
-from t3sim.network.link import Link, Transform, n_granules_of
-from t3sim.network.mirror import ChunkShift
-from t3sim.network.topology import TOPOLOGIES, check_reach
 from t3sim.program.operations import Gemm, Program, has_unlike_chunks, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, run_to_end
 from t3sim.system.user_code import watched_policy

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from t3sim.arrays import chosen
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.time_accounts import time_accounts, units_of
+from t3sim.gpu.units import _jit, codes, loop
 from t3sim.observe.timeline import Flow, Place, Timeline
 from t3sim.observe.waits import REASONS, Wait
 from t3sim.program.operations import Gemm, Moves, has_unlike_chunks

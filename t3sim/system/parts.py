@@ -13,15 +13,15 @@ from t3sim.checks.audit import Audit, Report
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
+from t3sim.fabric.topology import check_arrivals
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
-from t3sim.network.topology import check_arrivals
+from t3sim.gpu.units.codes import NEVER
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap.interface import After, GpuPhase, Phase, overlap_strategies
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
+from t3sim.strategies.interface import After, GpuPhase, Phase, overlap_strategies
 from t3sim.system.machine import MirroredMachine, sent_at
 from t3sim.system.measure import counters_of, timelines_of, waits_of
 from t3sim.system.spans import spans_of

@@ -24,10 +24,10 @@ from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.core import NO_MESSAGES, T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import LOOK_EVERY
-from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.room import require_room
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
+from t3sim.gpu.units.codes import NEVER
 from t3sim.program.operations import Program
 from t3sim.system.machine import Machine, quanta_at_once, quantum_of
 from t3sim.system.threads import Crew

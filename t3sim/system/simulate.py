@@ -16,10 +16,10 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError, code_of_a_user
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap import Phase, not_an_operator_of, overlap_strategies
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan
 from t3sim.program.plan import Plan
+from t3sim.strategies import Phase, not_an_operator_of, overlap_strategies
 from t3sim.system.explicit import ExplicitParts
 from t3sim.system.layer import other_ticks
 from t3sim.system.parts import MirroredParts, Parts, PhaseSource, PhaseStore

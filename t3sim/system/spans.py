@@ -7,9 +7,9 @@ import numpy as np
 
 from t3sim.collective.schedule import sent_granules
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
-from t3sim.overlap.interface import Span
+from t3sim.gpu.units import codes
 from t3sim.program.operations import Barrier, Gemm, Moves
+from t3sim.strategies.interface import Span
 
 Granules = tuple[int | None, int | None, int]  # read from and written to own memory, sent to other GPUs
 

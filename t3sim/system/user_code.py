@@ -17,18 +17,18 @@ from typing import Any
 
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import PACKAGE, PluginError, ProgramError, UsageError, home_of, is_of_a_user
+from t3sim.fabric.topology import check_arrivals, check_reach
 from t3sim.gpu.core import GpuCore, name_of
 from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
-from t3sim.network.topology import check_arrivals, check_reach
-from t3sim.overlap.interface import OverlapStrategy
-from t3sim.program.checks import check_plan
-from t3sim.program.checks.shadow import MOST_RANKS
 from t3sim.program.compare import digest
 from t3sim.program.operations import Moves, Operation, Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree, parts_of
+from t3sim.program.verify import check_plan
+from t3sim.program.verify.shadow import MOST_RANKS
+from t3sim.strategies.interface import OverlapStrategy
 
 PATIENCE_S = 60.0
 LOOK_EVERY_S = 1.0

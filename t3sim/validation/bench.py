@@ -19,7 +19,7 @@ from t3sim.config.machine import MachineSpec, OperatingPoint
 from t3sim.config.presets import load_tiling
 from t3sim.errors import EnvironmentFailure, T3SimError
 from t3sim.measurements.samples import Measurement, Measurements
-from t3sim.overlap import overlap_strategies
+from t3sim.strategies import overlap_strategies
 from t3sim.validation.operating_points import Loops, Regime, regime_of
 from t3sim.validation.point import US, Comparison, NotSimulatedError, Point, Term
 from t3sim.validation.simulation import CollectiveAlone, GemmAlone, with_value

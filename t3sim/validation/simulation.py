@@ -30,20 +30,20 @@ from t3sim.config.experiment import (
 )
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import InputDataError, T3SimError
-from t3sim.experiment.checks import workload_findings
-from t3sim.experiment.phase_runner import PhaseRunner
-from t3sim.experiment.phase_task import MadeOfPhases
+from t3sim.experiment.planning.checks import workload_findings
+from t3sim.experiment.running.phase_runner import PhaseRunner
+from t3sim.experiment.running.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.measurements.meshes import Mesh
-from t3sim.overlap import overlap_strategies
-from t3sim.overlap.flux import PARAMETERS, flux_push_part
-from t3sim.overlap.interface import Phase
 from t3sim.program.kernels import copies, program
 from t3sim.program.operations import STEP, Moves, Program, table
 from t3sim.program.parts import collective_plan, copy_part, gemm_part
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
 from t3sim.registry import encoded
+from t3sim.strategies import overlap_strategies
+from t3sim.strategies.flux import PARAMETERS, flux_push_part
+from t3sim.strategies.interface import Phase
 from t3sim.system.parts import MirroredParts, PhaseSource
 from t3sim.system.simulate import operator_of, parts_for, plan_for
 from t3sim.workload.kernel_choice import tiling_of

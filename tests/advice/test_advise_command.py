@@ -18,10 +18,10 @@ from t3sim.advice.search import Case, candidates
 from t3sim.cli import main
 from t3sim.config.presets import preset_names
 from t3sim.errors import ModelError, UsageError
-from t3sim.experiment.plan import load_experiment
-from t3sim.overlap import OverlapStrategy
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Plan
+from t3sim.strategies import OverlapStrategy
 from t3sim.system.user_code import plan_of
 from t3sim.workload.tiling import tiling_findings
 from tests.conftest import REPOSITORY

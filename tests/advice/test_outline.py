@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from t3sim.advice.outline import SECOND, part_outline
 from t3sim.advice.search import operator_plan
+from t3sim.analytic.outline import SECOND, part_outline
 from t3sim.config.experiment import RunSpec
 from t3sim.program.operations import Gemm
 from t3sim.program.parts import gemm_part
@@ -110,7 +110,7 @@ def test_it_is_near_the_simulation_and_rather_below(strategy: str, operator: str
 
 
 def test_canary_without_the_link_it_is_far_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3sim.advice.outline.data_rate", lambda machine: 10**15)
+    monkeypatch.setattr("t3sim.analytic.outline.data_rate", lambda machine: 10**15)
     run = run_of("flux-push", "machine.link.bandwidth=1 GB/s")
     part = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
     assert part_outline(part, run.machine) < 1024 * 512 * SECOND / 1e9 / 2

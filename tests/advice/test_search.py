@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from t3sim.advice.answer import circumstances
 from t3sim.advice.search import Candidate, Case, Choice, case_of, outline_us, settle
 from t3sim.config.experiment import RunSpec
-from t3sim.experiment.estimate import phase_seconds
+from t3sim.experiment.planning.estimate import phase_seconds
 from t3sim.system.parts import PhasePlan
 from t3sim.system.simulate import evaluate
 from tests.advice.small import Simulator, run_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t3sim.advice.validated import extrapolations
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 
 TEXT = "name: e\nmachine: h200\nworkload: {gemm: {m: 8192, n: 1024, k: 512}, tp: 4}\nstrategy: sequential\n"
 MEASURED = "(measured: 2 and 4)"

@@ -13,11 +13,11 @@ import pandas as pd
 from t3sim.analysis.strategies import Strategy, strategies_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
-from t3sim.overlap import Phase, baselines, in_order
 from t3sim.results.derive import derive
 from t3sim.results.record import COLUMNS, RunRecord
 from t3sim.results.waits import PointPhase
 from t3sim.results.writer import write_results
+from t3sim.strategies import Phase, baselines, in_order
 
 SEQUENTIAL = RunRecord(
     model="T-NLG", sublayer="FC-2", tp=8, m=8192, n=4256, k=2128, machine="t3-150", strategy="sequential",

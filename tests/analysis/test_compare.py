@@ -12,9 +12,9 @@ from t3sim.analysis.compare import compared
 from t3sim.analysis.folder import read_folder
 from t3sim.config.presets import preset_names
 from t3sim.errors import ConfigError, InputDataError
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.shipped import experiment_file, shipped_experiments
-from t3sim.overlap import overlap_strategies
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.planning.shipped import experiment_file, shipped_experiments
+from t3sim.strategies import overlap_strategies
 from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, point_of, write_folder
 from tests.harness.here import t3sim_here
 

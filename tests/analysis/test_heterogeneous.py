@@ -16,7 +16,7 @@ from t3sim.analysis.folder import Results, read_folder
 from t3sim.analysis.heterogeneous import SLOW_LINK, START_SKEW, STRAGGLER, Effects, effects_of
 from t3sim.analysis.style import Drawing
 from t3sim.errors import InputDataError
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.observe.waits import Wait
 from t3sim.results.record import RunRecord
 from t3sim.results.waits import WAITS_CSV, waits_bytes

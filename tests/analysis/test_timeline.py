@@ -12,8 +12,8 @@ from t3sim.analysis.figures import draw_figure
 from t3sim.analysis.folder import read_folder
 from t3sim.analysis.timeline import BARRIER, COLOURS, COPIES, GEMM, KERNEL, SENDS
 from t3sim.errors import InputDataError
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import run
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.runner import run
 
 EXPERIMENT = {
     "name": "x",

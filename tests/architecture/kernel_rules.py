@@ -1,4 +1,4 @@
-"""The rules of t3sim/gpu/kernel that no linter knows, as functions from source text to complaints.
+"""The rules of t3sim/gpu/units that no linter knows, as functions from source text to complaints.
 
 Each rule takes a parsed module and whether it is ``_jit.py`` or ``_inner.py``, the two files that may
 talk to the compiler, and yields ``(line, complaint)``.
@@ -14,9 +14,9 @@ Complaint = tuple[int, str]
 Rule = Callable[[ast.Module, bool], Iterator[Complaint]]
 
 DECORATOR = "kernel"
-DECORATOR_MODULE = "t3sim.gpu.kernel._jit"
+DECORATOR_MODULE = "t3sim.gpu.units._jit"
 COMPILER_PACKAGES = ("numba", "llvmlite")
-ALLOWED_PACKAGES = ("numpy", "t3sim.gpu.kernel", *COMPILER_PACKAGES)
+ALLOWED_PACKAGES = ("numpy", "t3sim.gpu.units", *COMPILER_PACKAGES)
 COMPILER_NAMES = {"jit", "njit", "generated_jit", "vectorize", "guvectorize", "cfunc", "jitclass", "stencil"}
 FORBIDDEN_OPTIONS = {"fastmath", "parallel", "error_model"}
 

@@ -9,14 +9,14 @@ import pytest
 
 from t3sim.errors import home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.overlap import in_order
+from t3sim.strategies import in_order
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "t3sim"
 NAMES = {entry.name for entry in in_order() if not is_of_a_user(home_of(entry.plan)[0])} | {
     name for name in arbitration_policies if not is_of_a_user(home_of(arbitration_policies.get(name).pick_stream)[0])
 }
-OWN = ("overlap", "gpu/arbitration")  # where they are defined
+OWN = ("strategies", "gpu/arbitration")  # where they are defined
 # Where `sequential` is a kind of measurement, and the room of the T3 study, which is about named configurations.
 OTHERS = ("measure", "measurements", "validation", "study", "analysis/targets.py", "analysis/validation.py")
 TESTS_OF_TEXTS = ("startswith", "endswith", "removeprefix", "removesuffix", "count", "find", "index")

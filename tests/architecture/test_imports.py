@@ -15,8 +15,8 @@ from tests.conftest import REPOSITORY
 BAD_IMPORTS = {
     "layers": ("units.py", "import t3sim.workload"),
     "no-circles": ("config/machine.py", "import t3sim.config.resolve"),
-    "kernel": ("gpu/kernel/codes.py", "import t3sim.units"),
-    "dram-checker": ("checks/dram/rules.py", "import t3sim.gpu.kernel.codes"),
+    "kernel": ("gpu/units/codes.py", "import t3sim.units"),
+    "dram-checker": ("checks/dram/rules.py", "import t3sim.gpu.units.codes"),
     "simpy": ("errors.py", "import simpy"),
     "numba": ("workload/tiling.py", "import numba"),
     "yaml": ("config/machine.py", "import yaml"),

@@ -17,7 +17,7 @@ UNITS = {
     "state", "tracker", "workgroup_dispatcher", "_jit",
 }  # fmt: skip
 
-HEADER = '"""Unit."""\nfrom t3sim.gpu.kernel._jit import kernel\n'
+HEADER = '"""Unit."""\nfrom t3sim.gpu.units._jit import kernel\n'
 GOOD = HEADER + 'LIMIT = 4\n@kernel\ndef has_room(channel):\n    """Ask."""\n    return channel.occupancy < LIMIT\n'
 BAD: dict[str, tuple[Rule, str]] = {
     "another decorator": (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from t3sim.gpu.kernel import state
+from t3sim.gpu.units import state
 
 TAKEN = set(dir(np.ndarray)) | set(dir(np.void)) | set(dir(np.record)) | set(dir(np.recarray))
 

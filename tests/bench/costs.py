@@ -21,14 +21,14 @@ import numpy as np
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.compiled import compiled_advance
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.memory_controller import advance_channel, enqueue_request, has_room, has_work
-from t3sim.gpu.kernel.state import COMMAND_LOG, Layout
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.units import codes
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.dram.memory_controller import advance_channel, enqueue_request, has_room, has_work
+from t3sim.gpu.units.state import COMMAND_LOG, Layout
 from t3sim.program.plan import Part
 from t3sim.system.compilation import compile_for
 from t3sim.system.explicit import ExplicitParts

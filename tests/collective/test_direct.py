@@ -12,12 +12,12 @@ from t3sim.config.experiment import CollectiveSpec, RunSpec, WorkloadSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.ticks import TickBase
-from t3sim.program.checks import problems_of
 from t3sim.program.direct import direct_program
 from t3sim.program.kernels import program
 from t3sim.program.operations import STEP, Moves, table
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Part
+from t3sim.program.verify import problems_of
 from t3sim.results.writer import read_results
 from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import operator_of, parts_for

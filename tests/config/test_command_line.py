@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from t3sim.cli import COMMANDS, main
 from t3sim.cli._errors import message_lines, report, run_reporting_errors
 from t3sim.errors import ConfigError, EnvironmentFailure, InputDataError, ModelError, Problem, UsageError
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.ticks import TickBase
 from t3sim.system.layer import other_ticks
 

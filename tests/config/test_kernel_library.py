@@ -13,8 +13,8 @@ from t3sim.config.presets import load_kernels, load_tiling, preset_names
 from t3sim.config.resolve import resolve_kernels, resolve_machine
 from t3sim.config.yaml_loader import Node, Position, load_yaml_text
 from t3sim.errors import ConfigError, UsageError
-from t3sim.experiment.checks import tiling_findings
-from t3sim.experiment.plan import Experiment, load_experiment
+from t3sim.experiment.planning.checks import tiling_findings
+from t3sim.experiment.planning.plan import Experiment, load_experiment
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
 from t3sim.workload.layer import sublayer_workloads
 from t3sim.workload.tiling import check_tiling

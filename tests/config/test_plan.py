@@ -6,8 +6,8 @@ import re
 import pytest
 
 from t3sim.errors import ConfigError
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.schema import experiment_schema
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.planning.schema import experiment_schema
 
 BASE = """name: base
 machine: t3-150

@@ -7,8 +7,8 @@ from t3sim.config.experiment import ModelSpec
 from t3sim.config.resolve import resolve_machine, resolve_operators, resolve_tiling
 from t3sim.config.yaml_loader import Node, Position, load_yaml
 from t3sim.errors import ConfigError
-from t3sim.overlap import in_order
 from t3sim.registry import unknown_name
+from t3sim.strategies import in_order
 from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import SUBLAYERS
 

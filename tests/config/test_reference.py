@@ -11,7 +11,7 @@ from t3sim.config.machine import Bytes, Spec
 from t3sim.config.presets import preset_names
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
-from t3sim.experiment.reference import keys_of, parameter_keys, table
+from t3sim.experiment.planning.reference import keys_of, parameter_keys, table
 from t3sim.registry import Parameter
 from tests.conftest import REPOSITORY
 

@@ -18,10 +18,10 @@ from t3sim.analysis.validation import read_validation
 from t3sim.checks.dram.rules import RULES
 from t3sim.cli import main
 from t3sim.errors import home_of, is_of_a_user
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.observe.waits import REASONS
-from t3sim.overlap import in_order
 from t3sim.program.parts import reduce_scatter_part
+from t3sim.strategies import in_order
 from tests.analysis.folders import SEQUENTIAL, T3, write_folder
 from tests.analysis.test_validation import POINTS, write_tables
 from tests.conftest import REPOSITORY

@@ -26,7 +26,7 @@ import t3sim
 from t3sim.cli.validate import beside, machine_of, shipped_measurements
 from t3sim.config.presets import shipped
 from t3sim.config.yaml_loader import load_yaml
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.measurements.samples import read_measurements
 from t3sim.study.targets import read_targets
 from t3sim.validation.points import read_calibration

@@ -12,8 +12,8 @@ import pytest
 
 from t3sim.errors import EnvironmentFailure
 from t3sim.gpu import room
-from t3sim.gpu.kernel.state import Layout
 from t3sim.gpu.room import MIB, allocated, record_bytes, require_room
+from t3sim.gpu.units.state import Layout
 from tests.conftest import REPOSITORY
 
 N_GPUS = 8
@@ -28,7 +28,7 @@ strategy: t3
 # Limits the address space to three GPUs more than t3sim itself takes, which differs from system to system.
 LIMITED = f"""\
 import resource, sys
-import t3sim.cli, t3sim.experiment.runner
+import t3sim.cli, t3sim.experiment.running.runner
 from t3sim.cli._errors import run_reporting_errors
 from t3sim.gpu import room
 most = room._address_space_taken() + {{n_left}} * {record_bytes(Layout())} + (600 << 20)

@@ -8,7 +8,7 @@ import pytest
 
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError, UsageError
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.system.simulate import simulate
 from tests.faults.refusals import Case, case, check_refused
 from tests.harness.sublayers import point

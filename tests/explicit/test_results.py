@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from t3sim.checks.audit import Audit
-from t3sim.experiment.phase_digest import phase_digest
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.result_folder import owned
-from t3sim.experiment.runner import Outcome, Sweep, run
-from t3sim.experiment.workers import Workers
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.phase_digest import phase_digest
+from t3sim.experiment.running.result_folder import owned
+from t3sim.experiment.running.runner import Outcome, Sweep, run
+from t3sim.experiment.running.workers import Workers
 from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate, simulate

@@ -183,7 +183,7 @@ class ConfigurationFuzzer:
     def __init__(self, folder: Path) -> None:
         """*folder* is where the files of a case are written."""
         from t3sim.cli.config import value_rows
-        from t3sim.experiment.plan import load_experiment
+        from t3sim.experiment.planning.plan import load_experiment
 
         self.folder = folder
         self._load = load_experiment
@@ -235,8 +235,8 @@ class ConfigurationFuzzer:
         """Turn an accepted machine into the record of a GPU; to refuse it now would be late."""
         from t3sim.errors import T3SimError
         from t3sim.gpu.assemble import fill_record, layout_for
-        from t3sim.gpu.kernel.state import empty_gpu
         from t3sim.gpu.ticks import TickBase
+        from t3sim.gpu.units.state import empty_gpu
 
         values = machine.model_dump_json(exclude={"name"})
         if values in self.assembled:

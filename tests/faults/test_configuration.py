@@ -18,7 +18,7 @@ import yaml
 
 from t3sim.config import yaml_loader
 from t3sim.config.yaml_loader import load_yaml_text
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from tests.conftest import cases
 from tests.faults.refusals import Case, case, check_refused, check_same_problems, t3sim_here
 from tests.smoke.command_line import entries

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from t3sim.gpu.kernel import _jit
+from t3sim.gpu.units import _jit
 from tests.conftest import DEEP, REPOSITORY, cases
 from tests.smoke.command_line import ONE_POINT, rows_of
 
 PROBE_SOURCE = '''"""A probe of the cache."""
 
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.near_memory import store_gap_same_group
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.dram.near_memory import store_gap_same_group
 
 
 @kernel
@@ -37,7 +37,7 @@ def gap(channel, kind):
     """A function whose callee is in another file."""
     return 1000 + store_gap_same_group(channel, kind)
 '''
-CALLEE = "t3sim/gpu/kernel/near_memory.py"
+CALLEE = "t3sim/gpu/units/dram/near_memory.py"
 EDIT = ("return channel.nCCDWL", "return channel.nCCDWL + 1")  # of the callee
 OLD, NEW = 1013, 1014
 
@@ -46,8 +46,8 @@ import json, sys, warnings
 import numpy as np
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    from t3sim.gpu.kernel.codes import UPDATE_BIT
-    from t3sim.gpu.kernel.probe import gap
+    from t3sim.gpu.units.codes import UPDATE_BIT
+    from t3sim.gpu.units.probe import gap
     channel = np.zeros(1, [("nCCDL", "i8"), ("nCCDWL", "i8")]).view(np.recarray)[0]
     channel.nCCDL, channel.nCCDWL = 6, 13
     answer = int(gap(channel, UPDATE_BIT))
@@ -156,7 +156,7 @@ def used(nursery: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactor
     workshop = Workshop(folder, nursery)
     for name in ("t3sim", "configs"):
         shutil.copytree(REPOSITORY / name, workshop.package / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (workshop.package / "t3sim/gpu/kernel/probe.py").write_text(PROBE_SOURCE, encoding="utf-8")
+    (workshop.package / "t3sim/gpu/units/probe.py").write_text(PROBE_SOURCE, encoding="utf-8")
     assert workshop.probe() == (OLD, 0, [])
     assert len(workshop.files()) == 2  # of the function and of its callee
     return folder
@@ -194,7 +194,7 @@ class TestEdits:
 
     def test_canary_without_the_digest_the_old_answer_comes_back(self, workshop: Workshop) -> None:
         """Is the edit one that a cache under a fixed name would miss?"""
-        workshop.replace("t3sim/gpu/kernel/_jit.py", "Path(root) / source_digest()", 'Path(root) / "fixed"')
+        workshop.replace("t3sim/gpu/units/_jit.py", "Path(root) / source_digest()", 'Path(root) / "fixed"')
         assert workshop.probe() == (OLD, 0, [])
         workshop.replace(CALLEE, *EDIT)
         assert workshop.probe() == (OLD, 1, [])
@@ -203,7 +203,7 @@ class TestEdits:
         monkeypatch.setattr(_jit, "PACKAGE", workshop.package / "t3sim")
         seen = {_jit.source_digest()}
         for folder in _jit.COMPILED_FOLDERS:
-            for path in sorted((workshop.package / "t3sim" / folder).glob("*.py")):
+            for path in sorted((workshop.package / "t3sim" / folder).rglob("*.py")):
                 path.write_bytes(path.read_bytes() + b"\n")
                 assert _jit.source_digest() not in seen, path
                 seen.add(_jit.source_digest())
@@ -212,7 +212,7 @@ class TestEdits:
     @pytest.mark.deep  # compiles the kernel twice
     def test_edited_kernel_simulates_something_else(self, workshop: Workshop, tmp_path: Path) -> None:
         """The whole loop: an update that holds its bank group for longer makes a fused run longer."""
-        (workshop.package / "t3sim/gpu/kernel/probe.py").unlink()
+        (workshop.package / "t3sim/gpu/units/probe.py").unlink()
         warm = _jit.CACHE_DIRECTORY
         if warm is not None:
             shutil.copytree(warm, workshop.cache / warm.name)
@@ -317,7 +317,7 @@ class TestDamage:
 
     def test_canary_a_seal_that_is_not_checked(self, workshop: Workshop) -> None:
         """Would these tests notice if damage were loaded?"""
-        workshop.replace("t3sim/gpu/kernel/_jit.py", "!= seal", "== b''")
+        workshop.replace("t3sim/gpu/units/_jit.py", "!= seal", "== b''")
         workshop.probe()
         for path in workshop.files():
             garble(path)
@@ -333,7 +333,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 
 DIAMOND = '''"""Two forms of a caller end at the same function, which one of them never calls."""
 
-from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.units._jit import kernel
 
 
 @kernel
@@ -374,14 +374,14 @@ class TestCallees:
 
     def test_what_a_callee_needs_is_there_if_another_does_without(self, fresh: Workshop) -> None:
         """Are functions linked behind all that call them, compiled now and read from the cache?"""
-        (fresh.package / "t3sim/gpu/kernel/probe.py").write_text(DIAMOND, encoding="utf-8")
+        (fresh.package / "t3sim/gpu/units/probe.py").write_text(DIAMOND, encoding="utf-8")
         assert fresh.probe() == (13_013, 0, [])
         next(path for path in fresh.files() if "-inner-" not in path.name).unlink()
         assert fresh.probe() == (13_013, 0, [])
 
     def test_two_processes_that_compile_at_once_name_a_function_alike(self, fresh: Workshop, tmp_path: Path) -> None:
         """Does a callee serve callers that another process has compiled, after compiling something else?"""
-        (fresh.package / "t3sim/gpu/kernel/probe.py").write_text(DIAMOND, encoding="utf-8")
+        (fresh.package / "t3sim/gpu/units/probe.py").write_text(DIAMOND, encoding="utf-8")
         other = Workshop(tmp_path / "other", fresh.nursery)
         other.package = fresh.package
         assert fresh.probe() == (13_013, 0, [])
@@ -497,7 +497,7 @@ def raise_no_home() -> Path:
 
 
 POLICY = """
-from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.units._jit import kernel
 from helper import preferred
 
 @kernel
@@ -509,7 +509,7 @@ def pick_stream(channel, now):
     return choose(channel)
 """
 HELPER = """
-from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.units._jit import kernel
 
 @kernel
 def preferred(channel):
@@ -518,8 +518,8 @@ def preferred(channel):
 ASK_POLICY = """
 import numba
 from t3sim.gpu.compiled import compiled_policy
-from t3sim.gpu.kernel._jit import ask
-from t3sim.gpu.kernel.state import Layout, empty_gpu
+from t3sim.gpu.units._jit import ask
+from t3sim.gpu.units.state import Layout, empty_gpu
 from policy import pick_stream
 
 @numba.njit
@@ -536,7 +536,7 @@ print(asked(compiled_policy(pick_stream, Layout()), empty_gpu(Layout())[0].chann
         pytest.param("", ["0", "1"], id="t3sim"),
         # Canary: Numba's own cache looks at the file of `choose` only.
         pytest.param(
-            "import numba\nfrom t3sim.gpu.kernel import _jit\n_jit.kernel = numba.njit(cache=True)\n",
+            "import numba\nfrom t3sim.gpu.units import _jit\n_jit.kernel = numba.njit(cache=True)\n",
             ["0", "0"],
             id="canary: Numba's own cache",
         ),
@@ -565,8 +565,8 @@ def test_edited_helper_of_a_policy_is_seen(prelude: str, answers: list[str], tmp
 
 NAME_OF_LAYOUT = """
 import sys
-from t3sim.gpu.kernel import _jit
-from t3sim.gpu.kernel.state import Layout, gpu_dtype
+from t3sim.gpu.units import _jit
+from t3sim.gpu.units.state import Layout, gpu_dtype
 import numba
 types = [numba.from_dtype(gpu_dtype(Layout(n_channels=int(n)))) for n in sys.argv[1:]]
 print({"by content": [one.mangling_args for one in types], "numbered": [one._code for one in types]})

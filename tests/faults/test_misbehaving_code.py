@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from t3sim.errors import PluginError
-from t3sim.experiment.policy_trial import Trial, outcome_of
-from t3sim.overlap import strategy
+from t3sim.experiment.planning.policy_trial import Trial, outcome_of
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part
 from t3sim.program.plan import Bound, Plan, in_order, longest
+from t3sim.strategies import strategy
 from t3sim.system import user_code
 from t3sim.system.simulate import SimulationResult, simulate
 from tests.conftest import REPOSITORY
@@ -28,9 +28,9 @@ from tests.smoke.command_line import t3sim
 
 POLICY = """\
 from t3sim.gpu.arbitration.interface import ArbitrationPolicy, arbitration_policies
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import COMM, COMPUTE, NO_STREAM
-from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.codes import COMM, COMPUTE, NO_STREAM
+from t3sim.gpu.units.dram.memory_controller import head_is_ready
 
 
 @kernel
@@ -55,7 +55,7 @@ def policy_file(folder: Path, body: str) -> Path:
 
 
 def tried(path: Path, **more: Any) -> tuple[str, int, str] | None:
-    from t3sim.experiment.plugins import load_plugins
+    from t3sim.experiment.planning.plugins import load_plugins
 
     load_plugins([str(path)])
     return outcome_of(replace(TRIAL, plugins=(str(path),), policy=path.parent.name, **more))
@@ -110,7 +110,7 @@ def test_a_policy_is_tried_with_the_classes_of_the_run(body: str, what: str | No
 
 @pytest.mark.parametrize("kind", [{"is_split": True}, {"queue_entries": 1, "stream_entries": 8}], ids=str)
 def test_the_example_passes(kind: dict[str, Any]) -> None:
-    from t3sim.experiment.plugins import load_plugins
+    from t3sim.experiment.planning.plugins import load_plugins
 
     path = REPOSITORY / "docs" / "examples" / "age_limit" / "age_limit.py"
     load_plugins([str(path)])
@@ -273,7 +273,7 @@ def test_time_in_the_simulator_is_not_the_strategys(monkeypatch: pytest.MonkeyPa
 ENDLESS = """
 import sys
 from tests.harness.sublayers import SMALLEST, point
-from t3sim.experiment.plugins import load_plugins
+from t3sim.experiment.planning.plugins import load_plugins
 from t3sim.system import user_code
 from t3sim.system.simulate import simulate
 user_code.PATIENCE_S = 1.0

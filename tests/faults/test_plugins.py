@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from t3sim.errors import ConfigError, PluginError, code_of_a_user
-from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.units.codes import NEVER
 from t3sim.registry import LARGEST, Parameter, encoded
 from tests.conftest import cases
 from tests.faults.refusals import t3sim_here
@@ -168,7 +168,7 @@ PLUGINS = {
         "TypeError: parameter `limit` is 3, not a Parameter",
     ),
     "an entry of an earlier version": (
-        'from t3sim.overlap import overlap_strategies as s\n\n@s.register("old")\ndef old(op, p):\n    return None\n',
+        'from t3sim.strategies import overlap_strategies as s\n\n@s.register("old")\ndef o(op, p):\n    return None\n',
         3,
         "not of the class OverlapStrategy",
     ),

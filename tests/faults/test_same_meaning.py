@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.results.digest import run_digest
 
 LINK = "{bandwidth: 100 GB/s, latency: 1 us, egress_buffer: 16 KiB}"

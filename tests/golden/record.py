@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.audit import Audit, FollowedRun, Report
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.device import Device
-from t3sim.overlap import Phase
+from t3sim.strategies import Phase
 from t3sim.system import simulate
 from t3sim.system.parts import PhaseJob, PhaseStore
 

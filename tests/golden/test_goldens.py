@@ -7,7 +7,7 @@ import csv
 
 import pytest
 
-from t3sim.overlap import overlap_strategies
+from t3sim.strategies import overlap_strategies
 from tests.golden.cases import CASES
 from tests.golden.record import result_of
 from tests.golden.store import GOLDENS, MOVED, differences, in_lines, stored

@@ -112,7 +112,7 @@ def forget_kernel_launch(tables: Tables) -> None:
 
 
 def forget_host(patch: Patch) -> None:
-    patch.setattr(import_module("t3sim.overlap.async_tp"), "run_by", lambda _, operations, *__: list(operations))
+    patch.setattr(import_module("t3sim.strategies.async_tp"), "run_by", lambda _, operations, *__: list(operations))
 
 
 def forget_engine_launch(tables: Tables) -> None:
@@ -242,7 +242,7 @@ def test_selfcheck_notices_at_least_half() -> None:
 
 
 REPLACEMENT = """\
-from t3sim.gpu.kernel import l2_slice
+from t3sim.gpu.units.l2 import l2_slice
 from tests.golden.test_mutants import first_in_first_out_in_one_partition, l2_digest
 if {is_mutated}:
     l2_slice.move_to_front.__code__ = first_in_first_out_in_one_partition.__code__

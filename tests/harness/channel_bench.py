@@ -16,10 +16,10 @@ import numpy as np
 
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.compiled import compiled_policy
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.memory_controller import advance_channel, enqueue_request, has_room, has_work
-from t3sim.gpu.kernel.state import COMMAND_LOG, TILE_TABLE, Layout, empty_gpu
+from t3sim.gpu.units import codes
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.dram.memory_controller import advance_channel, enqueue_request, has_room, has_work
+from t3sim.gpu.units.state import COMMAND_LOG, TILE_TABLE, Layout, empty_gpu
 
 # No rule is hidden by another one, and no two values are equal:
 # nRC > nRAS + nRP, nFAW > 4 nRRDL > 4 nRRDS, nCCDL > nCCDS > nBL, nWTRL > nWTRS, nCCDWL > nCCDL.

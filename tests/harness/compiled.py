@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from t3sim.config.limits import MOST_BANKS_OF_A_CHANNEL
 from t3sim.gpu.compiled import compiled_advance
-from t3sim.gpu.kernel.state import Layout
+from t3sim.gpu.units.state import Layout
 
 # Those of all machines but one: see tests/kernel/test_layouts.py.
 LAYOUTS = (Layout(), Layout(n_dram_banks=MOST_BANKS_OF_A_CHANNEL))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.operations import NONE, STEP, STORE, Moves, Program, Signals, Wait, table
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine

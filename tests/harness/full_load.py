@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.gpu.kernel.codes import NEVER, WRITE_BACK
+from t3sim.gpu.units.codes import NEVER, WRITE_BACK
 from tests.harness.channel_bench import ChannelBench, Command, Setup
 from tests.harness.machines import machine
 

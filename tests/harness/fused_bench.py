@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.config.experiment import TilingSpec
-from t3sim.gpu.kernel.address_map import channel_of, granule_address, place_of
-from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, FAR, INCOMING_UPDATE, KIND_MASK, LOCAL_UPDATE
-from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
-from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, transmit
-from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room, queued_request
-from t3sim.gpu.kernel.signals import GRANULE_BITS
-from t3sim.gpu.kernel.state import MESSAGE
+from t3sim.gpu.units.codes import COMM, COMPUTE, DMA_READ, FAR, INCOMING_UPDATE, KIND_MASK, LOCAL_UPDATE
+from t3sim.gpu.units.dram.address_map import channel_of, granule_address, place_of
+from t3sim.gpu.units.dram.memory_controller import admit_head, enqueue_request, has_room, queued_request
+from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, transmit
+from t3sim.gpu.units.signals import GRANULE_BITS
+from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.t3.dma_engine import arm_triggered, forward_granule, issue_reads
 from tests.kernel.small import dispatch, free_slot, messages_of, set_residents, take_in, trace_of, with_fused, with_gemm
 
 # Tiles of a row or two, so that a wavefront tile is complete after a few granules.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from t3sim.gpu.kernel.codes import INCOMING_UPDATE, OPERAND_READ, RD, UPD, WR, WRITE_BACK
+from t3sim.gpu.units.codes import INCOMING_UPDATE, OPERAND_READ, RD, UPD, WR, WRITE_BACK
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup, commands_of
 
 READ, STORE, UPDATE = OPERAND_READ, WRITE_BACK, INCOMING_UPDATE

@@ -3,7 +3,7 @@
 A mutant is one piece of text of one module, replaced by another.  A *scenario* is a function without
 arguments that exercises the simulator and returns what the checks under test said, as text::
 
-    MUTANTS = [Mutant("no write recovery", "t3sim.gpu.kernel.dram_channel", "finish + channel.nWR", "finish")]
+    MUTANTS = [Mutant("no write recovery", "t3sim.gpu.units.dram.dram_channel", "finish + channel.nWR", "finish")]
 
     def said() -> str: ...                      # in tests/checks/example/scenario.py
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.address_map import channel_of, place_of
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.dram.address_map import channel_of, place_of
 
 
 class Place(NamedTuple):

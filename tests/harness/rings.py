@@ -17,8 +17,8 @@ from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.ticks import TickBase
-from t3sim.overlap import GpuPhase, Phase
 from t3sim.program.plan import Part
+from t3sim.strategies import GpuPhase, Phase
 from t3sim.system.explicit import ExplicitParts
 from t3sim.system.parts import Parts, PhaseStore
 from t3sim.system.ring import RingMachine

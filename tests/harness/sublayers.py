@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.config.experiment import ArbitrationSpec, RunSpec
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.core import GpuCore
-from t3sim.overlap import Phase
-from t3sim.overlap.t3 import fused_program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Part
+from t3sim.strategies import Phase
+from t3sim.strategies.t3 import fused_program
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.parts import MirroredParts, Parts, PhaseStore
 from t3sim.system.simulate import operator_of, plan_for

@@ -13,19 +13,20 @@ import pytest
 from t3sim import units
 from t3sim.gpu import tables
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.gpu.kernel import codes, dram_channel, near_memory
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.dram import dram_channel, near_memory
 from t3sim.workload import tiling
 from tests.conftest import REPOSITORY
 from tests.harness.mutants import UNCHANGED, Mutant, mutated, run_mutants
 
 HERE = "tests.harness.test_mutants:gaps_and_policy"
-NEAR_MEMORY = "t3sim.gpu.kernel.near_memory"
+NEAR_MEMORY = "t3sim.gpu.units.dram.near_memory"
 
 
 def gaps_and_policy() -> str:
     """A scenario: what an update costs, and what the registered policy picks from an empty channel."""
-    from t3sim.gpu.kernel.state import Layout, empty_gpu
+    from t3sim.gpu.units.state import Layout, empty_gpu
 
     channel = empty_gpu(Layout(n_channels=1, n_compute_units=1))[0].channels[0]
     channel["nCCDL"], channel["nCCDWL"] = 6, 13
@@ -38,7 +39,7 @@ def test_mutants_reach_importers_constants_and_registered_functions() -> None:
     """One process for all: each mutant changes what it should and leaves nothing behind for the next?"""
     mutants = [
         Mutant("function", NEAR_MEMORY, "return channel.nCCDWL", "return channel.nCCDL"),
-        Mutant("constant", "t3sim.gpu.kernel.codes", "UPDATE_BIT = 16\n", "UPDATE_BIT = 64\n"),
+        Mutant("constant", "t3sim.gpu.units.codes", "UPDATE_BIT = 16\n", "UPDATE_BIT = 64\n"),
         Mutant("policy", "t3sim.gpu.arbitration.compute_first", "return NO_STREAM\n", "return 7\n"),
         Mutant("raises", NEAR_MEMORY, "return channel.nCCDWL", "raise RuntimeError('no update')"),
         Mutant("hangs", NEAR_MEMORY, "return channel.nCCDWL", "while True:\n            pass"),
@@ -89,7 +90,7 @@ def test_text_that_occurs_twice_is_refused() -> None:
 
 def test_a_changed_import_is_refused() -> None:
     """It would have no effect."""
-    text = "from t3sim.gpu.kernel.codes import UPDATE_BIT"
+    text = "from t3sim.gpu.units.codes import UPDATE_BIT"
     with pytest.raises(ValueError, match="no function, class or constant"), mutated(NEAR_MEMORY, text, "import sys"):
         pass
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from t3sim.collective.schedule import ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, RunSpec
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.operations import Program

@@ -21,16 +21,16 @@ from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.command_processor import start_operations
-from t3sim.gpu.kernel.mailbox import receive_messages
-from t3sim.gpu.kernel.memory_controller import queued_request
-from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
-from t3sim.overlap.t3 import fused_program
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.compute.command_processor import start_operations
+from t3sim.gpu.units.compute.workgroup_dispatcher import dispatch_workgroups
+from t3sim.gpu.units.dram.memory_controller import queued_request
+from t3sim.gpu.units.link.mailbox import receive_messages
 from t3sim.program.kernels import program, ring
 from t3sim.program.operations import Program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
+from t3sim.strategies.t3 import fused_program
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
 from t3sim.workload.tiling import TileTrace, make_tile_trace

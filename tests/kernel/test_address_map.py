@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from t3sim.config.presets import preset_names
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import ACT, NEVER
+from t3sim.gpu.units.codes import ACT, NEVER
 from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 from tests.harness.channel_bench import ChannelBench, Setup, commands_of

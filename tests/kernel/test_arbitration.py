@@ -14,19 +14,9 @@ import pytest
 
 from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
 from t3sim.gpu.arbitration.mca import pick_stream as mca_pick_stream
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import (
-    COMM,
-    COMPUTE,
-    INCOMING_WRITE,
-    NEVER,
-    NO_STREAM,
-    OPERAND_READ,
-    READ,
-    WRITE,
-    WRITE_BACK,
-)
-from t3sim.gpu.kernel.memory_controller import enqueue_request, head_is_ready, next_admission_at
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.codes import COMM, COMPUTE, INCOMING_WRITE, NEVER, NO_STREAM, OPERAND_READ, READ, WRITE, WRITE_BACK
+from t3sim.gpu.units.dram.memory_controller import enqueue_request, head_is_ready, next_admission_at
 from tests.conftest import REPOSITORY, cases
 from tests.harness.channel_bench import ChannelBench, Request, Setup
 

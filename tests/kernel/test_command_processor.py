@@ -17,11 +17,11 @@ from t3sim.checks.invariants import broken
 from t3sim.config.experiment import TilingSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
-from t3sim.gpu.kernel.move_kernel import dispatch_moves
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.time_accounts import time_accounts, units_of
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.collective.move_kernel import dispatch_moves
+from t3sim.gpu.units.compute.command_processor import end_operations, note_ready, start_operations
 from t3sim.program.operations import (
     CACHED,
     STEP,
@@ -244,7 +244,7 @@ def started() -> str:
 
 
 ORDER = "120:1 120:0 120:7 200:2 240:5 240:3 520:4, left [6], signals [2, 3]"
-PROCESSOR = "t3sim.gpu.kernel.command_processor"
+PROCESSOR = "t3sim.gpu.units.compute.command_processor"
 MUTANTS = (
     Mutant("no signal is awaited", PROCESSOR, "at_least:\n            return False", "at_least:\n            continue"),
     Mutant("one post is enough", PROCESSOR, "< waits[index].at_least", "< 1"),

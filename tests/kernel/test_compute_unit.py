@@ -16,10 +16,10 @@ import pytest
 
 from t3sim.config.experiment import TilingSpec
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.state import WORKGROUP_TABLE
-from t3sim.gpu.kernel.unit_sleep import wake_unit
 from t3sim.gpu.tables import records
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.compute.unit_sleep import wake_unit
+from t3sim.gpu.units.state import WORKGROUP_TABLE
 from t3sim.program.operations import STORE, UPDATE, Gemm, Signals, Stores
 from t3sim.system.machine import leftovers
 from t3sim.system.measure import workgroup_spread
@@ -295,7 +295,7 @@ def test_room_is_promised_to_the_workgroup_that_asked() -> None:
 @pytest.mark.deep
 def test_canary_promises_that_the_next_in_turn_may_lose() -> None:
     old = "if cu.granted_channel >= 0:\n        # The access"
-    mutant = Mutant("in turn", "t3sim.gpu.kernel.compute_unit", old, old.replace(">= 0", "< -1"))
+    mutant = Mutant("in turn", "t3sim.gpu.units.compute.compute_unit", old, old.replace(">= 0", "< -1"))
     outcomes = run_mutants([mutant], "tests.kernel.test_compute_unit:how_it_ends", seconds_each=100)
     assert outcomes == {UNCHANGED: "ends", "in turn": "stands still"}
 

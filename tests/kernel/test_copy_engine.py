@@ -13,10 +13,10 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.time_accounts import time_accounts
 from t3sim.observe.waits import COPY_ENGINE
-from t3sim.program.checks import problems_of
 from t3sim.program.kernels import copies
 from t3sim.program.operations import Moves, Operation, Program, Signals, Wait
 from t3sim.program.operator import Operator
+from t3sim.program.verify import problems_of
 from tests.harness.fabric import SWITCH
 from tests.kernel.small import at_once, explicit, gemm_of, machine, mirrored, trace_of
 from tests.program.strategies import engine_scatter

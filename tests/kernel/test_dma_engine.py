@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.gpu.kernel.address_map import channel_of, granule_address, place_of
-from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE
-from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
-from t3sim.gpu.kernel.link_port import dma_queued, transmit
-from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.tables import dma_blocks
+from t3sim.gpu.units.codes import COMM, DMA_READ, INCOMING_UPDATE
+from t3sim.gpu.units.dram.address_map import channel_of, granule_address, place_of
+from t3sim.gpu.units.link.link_port import dma_queued, transmit
+from t3sim.gpu.units.signals import GRANULE_BITS
+from t3sim.gpu.units.t3.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.program.operations import Forward
 from tests.conftest import cases
 from tests.kernel.small import take_requests, trace_of, with_fused

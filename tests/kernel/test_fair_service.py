@@ -10,11 +10,11 @@ import pytest
 
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import COMM, COMPUTE
-from t3sim.gpu.kernel.compute_unit import return_promise, wait_for_channel, wake_waiting_cus
+from t3sim.gpu.units.codes import COMM, COMPUTE
+from t3sim.gpu.units.compute.compute_unit import return_promise, wait_for_channel, wake_waiting_cus
 from t3sim.workload.tiling import make_tile_trace
 from tests.kernel.small import at_once, gemm_of
 

@@ -12,7 +12,7 @@ import pytest
 
 from t3sim.config.experiment import TilingSpec
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from tests.harness.sms import measured_rows
 from tests.kernel.small import TILING, at_once, core_of, fused_of, gemm_of, mirrored, trace_of
 from tests.kernel.test_compute_unit import (

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from t3sim.gpu.core import ARRIVALS, GpuCore
-from t3sim.gpu.kernel.codes import CREDIT, INCOMING_WRITE, SIGNAL
-from t3sim.gpu.kernel.ingress_port import return_credits, serve_arrivals, take_credits
-from t3sim.gpu.kernel.state import MESSAGE
+from t3sim.gpu.units.codes import CREDIT, INCOMING_WRITE, SIGNAL
+from t3sim.gpu.units.link.ingress_port import return_credits, serve_arrivals, take_credits
+from t3sim.gpu.units.state import MESSAGE
 from tests.kernel.small import FOREVER, core_of, messages_of
 
 RATES = ["8 GB/s", "75 GB/s", "150 GB/s", "361 GB/s", "7123 MB/s"]

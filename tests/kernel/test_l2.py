@@ -15,18 +15,10 @@ import pytest
 
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import l2_slice
-from t3sim.gpu.kernel.address_map import channel_of, place_of
-from t3sim.gpu.kernel.codes import (
-    COMPUTE,
-    L2_BUSY,
-    L2_MERGED,
-    L2_MISS,
-    L2_NO_ROOM,
-    OPERAND_READ,
-    WRITE_BACK,
-)
-from t3sim.gpu.kernel.state import INVERSE_SHIFT, RETURN_RING
+from t3sim.gpu.units.codes import COMPUTE, L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, WRITE_BACK
+from t3sim.gpu.units.dram.address_map import channel_of, place_of
+from t3sim.gpu.units.l2 import l2_slice
+from t3sim.gpu.units.state import INVERSE_SHIFT, RETURN_RING
 from t3sim.program.operations import Barrier, Buffer, Program
 from tests.conftest import cases
 from tests.kernel.small import core_of, take_requests

@@ -17,8 +17,8 @@ from t3sim.config.presets import preset_names
 from t3sim.gpu.assemble import capacities_of, layout_for
 from t3sim.gpu.compiled import command_beside, compiled_advance, compiling_beside, is_compiled
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import _jit
-from t3sim.gpu.kernel.state import CACHE_LINE, Layout, empty_gpu, gpu_dtype
+from t3sim.gpu.units import _jit
+from t3sim.gpu.units.state import CACHE_LINE, Layout, empty_gpu, gpu_dtype
 from tests.conftest import REPOSITORY
 from tests.kernel.small import core_of, trace_of, with_gemm
 
@@ -115,7 +115,7 @@ def test_the_cache_knows_which_layouts_it_has() -> None:
 
 ASK = """
 from t3sim.gpu.compiled import is_compiled
-from t3sim.gpu.kernel.state import Layout
+from t3sim.gpu.units.state import Layout
 print(is_compiled(Layout()))
 """
 
@@ -162,9 +162,9 @@ def test_without_room_for_another_process_one_compiles(monkeypatch: pytest.Monke
 ASK_FOR_FORMS = """
 from numba.core.caching import NullCache
 from t3sim.gpu import compiled
-from t3sim.gpu.kernel import _inner, _jit
-from t3sim.gpu.kernel.loop import advance
-from t3sim.gpu.kernel.state import Layout
+from t3sim.gpu.units import _inner, _jit
+from t3sim.gpu.units.loop import advance
+from t3sim.gpu.units.state import Layout
 
 class Linked(Exception): pass
 

@@ -8,9 +8,10 @@ import pytest
 from t3sim.config import limits
 from t3sim.config.machine import AtMost, L2Spec, LinkSpec
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
-from t3sim.gpu.kernel import codes, l2_slice
-from t3sim.gpu.kernel.loop import OUTBOX_MARGIN
-from t3sim.gpu.kernel.state import LONGEST_SLEEP, MOST_STORE_GROUPS, MOST_STORES_OF_GROUP, RETURN_RING, Layout, l2_dtype
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.l2 import l2_slice
+from t3sim.gpu.units.loop import OUTBOX_MARGIN
+from t3sim.gpu.units.state import LONGEST_SLEEP, MOST_STORE_GROUPS, MOST_STORES_OF_GROUP, RETURN_RING, Layout, l2_dtype
 
 
 def disagreements() -> dict[str, tuple[int, int]]:

@@ -17,16 +17,9 @@ from numpy.typing import NDArray
 
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import FROM_STORES, INCOMING_UPDATE, INCOMING_WRITE
-from t3sim.gpu.kernel.link_port import (
-    buffer_store,
-    dma_queued,
-    has_buffer_room,
-    is_empty,
-    queue_dma_data,
-    transmit,
-)
-from t3sim.gpu.kernel.state import MESSAGE
+from t3sim.gpu.units.codes import FROM_STORES, INCOMING_UPDATE, INCOMING_WRITE
+from t3sim.gpu.units.link.link_port import buffer_store, dma_queued, has_buffer_room, is_empty, queue_dma_data, transmit
+from t3sim.gpu.units.state import MESSAGE
 from tests.kernel.small import FOREVER, core_of, messages_of
 
 RATES = ["150 GB/s", "75 GB/s", "7.3 GB/s", "99.999 GB/s", "1 GB/s", "448 GB/s"]

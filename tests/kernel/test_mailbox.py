@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import INBOX_SIZE, GpuCore
-from t3sim.gpu.kernel.address_map import channel_of, granule_address, place_of
-from t3sim.gpu.kernel.codes import COMM, INCOMING_UPDATE, INCOMING_WRITE
-from t3sim.gpu.kernel.signals import GRANULE_BITS
-from t3sim.gpu.kernel.state import MESSAGE
+from t3sim.gpu.units.codes import COMM, INCOMING_UPDATE, INCOMING_WRITE
+from t3sim.gpu.units.dram.address_map import channel_of, granule_address, place_of
+from t3sim.gpu.units.signals import GRANULE_BITS
+from t3sim.gpu.units.state import MESSAGE
 from t3sim.program.operations import Gemm
 from tests.kernel.small import FOREVER, messages_of, take_in, take_requests, trace_of, with_gemm
 

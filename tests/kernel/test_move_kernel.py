@@ -9,9 +9,9 @@ import pytest
 from t3sim.collective.choice import ring_schedule
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError
-from t3sim.gpu.kernel import codes
-from t3sim.program.checks import problems_of
+from t3sim.gpu.units import codes
 from t3sim.program.operations import STEP, STORE, Buffer, Gemm, Moves, Program, table
+from t3sim.program.verify import problems_of
 from t3sim.system.machine import MirroredMachine
 from t3sim.validation.simulation import with_value
 from tests.kernel.small import TILING, at_once, gemm_of, machine, mirrored, ring_of, trace_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.operations import STEP, STORE, UPDATE, Buffer, Moves, Program, Signals, table
 from t3sim.system.machine import MirroredMachine
 from tests.kernel.small import machine, mirrored

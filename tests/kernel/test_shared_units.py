@@ -10,8 +10,8 @@ import pytest
 
 from t3sim.checks.invariants import broken
 from t3sim.errors import ModelError
-from t3sim.gpu.kernel import codes
 from t3sim.gpu.time_accounts import time_accounts
+from t3sim.gpu.units import codes
 from t3sim.observe.waits import COMPUTE_UNIT
 from t3sim.program.operations import Moves
 from tests.harness.fabric import digest_of_commands
@@ -130,7 +130,7 @@ def digest() -> str:
     return " ".join(found)
 
 
-MOVES, DISPATCHER = "t3sim.gpu.kernel.move_kernel", "t3sim.gpu.kernel.workgroup_dispatcher"
+MOVES, DISPATCHER = "t3sim.gpu.units.collective.move_kernel", "t3sim.gpu.units.compute.workgroup_dispatcher"
 MUTANTS = (
     Mutant("it waits for an empty unit", MOVES, "(moves.shares_units or not", "(not"),
     Mutant("it takes the unit", MOVES, "cu.is_taken = 1 - moves.shares_units", "cu.is_taken = 1"),

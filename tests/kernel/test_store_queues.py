@@ -11,8 +11,15 @@ import pytest
 
 from t3sim.checks.invariants import broken
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import INCOMING_WRITE, ROUTE_REMOTE_UPDATE, SIGNAL
-from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, is_behind_stores, is_empty, takes_post, transmit
+from t3sim.gpu.units.codes import INCOMING_WRITE, ROUTE_REMOTE_UPDATE, SIGNAL
+from t3sim.gpu.units.link.link_port import (
+    buffer_store,
+    has_buffer_room,
+    is_behind_stores,
+    is_empty,
+    takes_post,
+    transmit,
+)
 from t3sim.program.operations import NONE, STEP, STORE, Moves, Post, Program, Signals, Wait, table
 from t3sim.system import simulate
 from t3sim.system.machine import MirroredMachine
@@ -23,7 +30,7 @@ from tests.harness.sublayers import point
 from tests.kernel.small import FOREVER, core_of, explicit, fused_of, machine, mirrored, trace_of
 
 THREE = 'gpu: {compute_unit_groups: ["0", "1", "2-3"]}'
-LINK_PORT = "t3sim.gpu.kernel.link_port"
+LINK_PORT = "t3sim.gpu.units.link.link_port"
 
 
 def store(core: GpuCore, unit: int, n: int, packet: int = 64, at: int = 0, kind: int = INCOMING_WRITE) -> None:
@@ -293,8 +300,9 @@ MUTANTS = (
     Mutant("all in one queue", LINK_PORT, "queue = gpu.compute_units[unit].store_queue", "queue = 0"),
     Mutant("nothing is held", LINK_PORT, "<= room + line.room", "<= room"),
     Mutant("no line", LINK_PORT, "if port.n_queues > 1 and port.groups[", "if False and port.groups["),
-    Mutant("posts overtake", "t3sim.gpu.kernel.command_processor", "return port.n_queues == 1 or", "return True or"),
-    Mutant("posts at home overtake", "t3sim.gpu.kernel.move_lines",
+    Mutant("posts overtake", "t3sim.gpu.units.compute.command_processor", "return port.n_queues == 1 or",
+           "return True or"),
+    Mutant("posts at home overtake", "t3sim.gpu.units.collective.move_lines",
            "gpu.link_port.n_queues > 1 and cu.unsent_granules > 0", "False"),
 )  # fmt: skip
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import NEVER
-from t3sim.gpu.kernel.dma_engine import arm_triggered
-from t3sim.gpu.kernel.state import DMA_TABLE, TILE_TABLE
-from t3sim.gpu.kernel.tracker import count_store, find_entry, find_free_entry, has_place_for
 from t3sim.gpu.tables import records, tracker_predecessors
+from t3sim.gpu.units.codes import NEVER
+from t3sim.gpu.units.state import DMA_TABLE, TILE_TABLE
+from t3sim.gpu.units.t3.dma_engine import arm_triggered
+from t3sim.gpu.units.t3.tracker import count_store, find_entry, find_free_entry, has_place_for
 from t3sim.program.operations import Gemm
 from tests.checks.hang import scenario
 from tests.conftest import sample
@@ -315,7 +315,7 @@ def test_updates_in_another_order_than_the_dispatch_order_end_the_run() -> None:
 def test_the_same_interpreted_and_canary_without_the_check_nothing_is_said_of_it() -> None:
     """Is it the check that ends the run, compiled or not?"""
     guard = "entry = find_free_entry(tracker, tiles, tile)\n        if entry < 0:"
-    mutant = Mutant("entry -1", "t3sim.gpu.kernel.tracker", guard, guard.replace("< 0", "< -1"))
+    mutant = Mutant("entry -1", "t3sim.gpu.units.t3.tracker", guard, guard.replace("< 0", "< -1"))
     outcomes = run_mutants([mutant], "tests.kernel.test_tracker:run_in_another_order")
     assert re.match(FULL_SET, outcomes[UNCHANGED])
     assert not re.match(FULL_SET, outcomes["entry -1"])

@@ -9,8 +9,8 @@ import pytest
 
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.workgroup_dispatcher import is_kept_from
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.compute.workgroup_dispatcher import is_kept_from
 from t3sim.program.operations import Gemm
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part

@@ -17,7 +17,7 @@ import pytest
 
 from t3sim.analysis import validation_report
 from t3sim.cli import main
-from t3sim.experiment.phase_runner import PhaseRunner
+from t3sim.experiment.running.phase_runner import PhaseRunner
 from t3sim.validation import simulation
 from t3sim.validation.simulation import Outcome
 

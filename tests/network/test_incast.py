@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.link_port import may_leave
+from t3sim.gpu.units.link.link_port import may_leave
 from t3sim.system.ring import RingMachine
 from tests.harness.fabric import SWITCH, cluster, granule_ticks, link_waits, receiving, sending, served
 

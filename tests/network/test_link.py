@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
-from t3sim.gpu.kernel.state import MESSAGE, WIRE
-from t3sim.network.link import Link
+from t3sim.fabric.link import Link
+from t3sim.gpu.units.state import MESSAGE, WIRE
 
 LATENCY = 3500
 GRANULE = (224, 0, 75)  # ticks for 64 B at 150 GB/s with 7 GHz ticks: 2.98...

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from t3sim.gpu.kernel.state import MESSAGE
-from t3sim.network.mirror import ChunkShift
+from t3sim.fabric.mirror import ChunkShift
+from t3sim.gpu.units.state import MESSAGE
 
 Chunks = list[list[int]]  # granules of each wavefront tile of each chunk
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t3sim.errors import ModelError, UsageError
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.operations import AT_OPERANDS, NONE, STEP, Moves, Post, Program, Signals, table
 from t3sim.system.ring import RingMachine
 from tests.harness.fabric import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.operations import STORE, Gemm, Program, Signals
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine

@@ -11,8 +11,8 @@ import pytest
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ModelError
 from t3sim.gpu import core as core_module
-from t3sim.gpu.kernel.state import MESSAGE
 from t3sim.gpu.tables import records
+from t3sim.gpu.units.state import MESSAGE
 from t3sim.system.machine import MirroredMachine
 from tests.harness.fabric import one_for_all, sending
 from tests.harness.rings import Observed, add_rows, observed

@@ -9,21 +9,21 @@ from functools import cache
 import numpy as np
 import pytest
 
+from t3sim.analytic.bounds import least_times
 from t3sim.checks.audit import Audit
 from t3sim.checks.data import CarriedProgram
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, RunSpec
 from t3sim.config.presets import load_kernels
 from t3sim.errors import ConfigError, UsageError
-from t3sim.experiment.point_record import record_of
+from t3sim.experiment.running.point_record import record_of
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.ticks import TickBase
-from t3sim.overlap import ideal, in_order, overlap_strategies
-from t3sim.overlap.least import least_times
-from t3sim.program.checks import problems_of
 from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Bound, Part, Plan
+from t3sim.program.verify import problems_of
 from t3sim.registry import encoded
+from t3sim.strategies import ideal, in_order, overlap_strategies
 from t3sim.system.layer import matrix_flops_per_second
 from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import operator_of, plan_for, simulate

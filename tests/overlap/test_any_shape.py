@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import ConfigError, ProgramError
-from t3sim.overlap import overlap_strategies
-from t3sim.program.checks import check_plan
 from t3sim.program.operations import Gemm
+from t3sim.program.verify import check_plan
+from t3sim.strategies import overlap_strategies
 from t3sim.system.simulate import operator_of, plan_for, simulate
 from t3sim.workload.tiling import TileTrace, cut_at_owners, make_tile_trace, wavefront_parts
 from tests.harness.rings import differences, explicit

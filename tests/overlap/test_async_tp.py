@@ -12,13 +12,13 @@ from t3sim.config.machine import HostSpec
 from t3sim.errors import ConfigError, ModelError, UsageError
 from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase
-from t3sim.overlap.async_tp import async_tp, async_tp_part, async_tp_program
-from t3sim.overlap.copy_engine_scatter import scatter_program
-from t3sim.overlap.flux import flux_push_program
 from t3sim.program import chunks
-from t3sim.program.checks import problems_of
 from t3sim.program.host import EAGER, GRAPH
 from t3sim.program.operations import Gemm, Moves
+from t3sim.program.verify import problems_of
+from t3sim.strategies.async_tp import async_tp, async_tp_part, async_tp_program
+from t3sim.strategies.copy_engine_scatter import scatter_program
+from t3sim.strategies.flux import flux_push_program
 from t3sim.system.simulate import simulate
 from tests.conftest import cases
 from tests.explicit.test_agreement import ENGINE, SWITCH

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from t3sim.config.experiment import RunSpec
-from t3sim.experiment.point_record import record_of
-from t3sim.overlap import Phase
-from t3sim.overlap.cu_split import split_program
-from t3sim.program.checks import problems_of
+from t3sim.experiment.running.point_record import record_of
 from t3sim.program.operations import Gemm, Moves, Operation, Program
 from t3sim.program.plan import Part
+from t3sim.program.verify import problems_of
+from t3sim.strategies import Phase
+from t3sim.strategies.cu_split import split_program
 from t3sim.system.parts import MirroredParts, PhaseStore
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from tests.conftest import cases

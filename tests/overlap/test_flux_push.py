@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from t3sim.errors import UsageError
-from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.program.operations import Gemm
 from t3sim.program.plan import Part
 from t3sim.registry import encoded
+from t3sim.strategies.flux import PARAMETERS, flux_push_part
 from t3sim.system.simulate import simulate
 from tests.harness.sublayers import point
 from tests.program.strategies import operator

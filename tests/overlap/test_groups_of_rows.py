@@ -6,8 +6,8 @@ import pytest
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
-from t3sim.overlap import in_order
 from t3sim.selfcheck.machines import differences
+from t3sim.strategies import in_order
 from t3sim.system.simulate import SimulationResult, simulate
 from tests.conftest import cases
 from tests.harness.rings import point

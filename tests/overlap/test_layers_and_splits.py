@@ -15,13 +15,13 @@ import pytest
 from t3sim.analysis.folder import read_folder
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape, RunSpec
-from t3sim.experiment.estimate import planned_hours
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.point_record import record_of
+from t3sim.experiment.planning.estimate import planned_hours
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.point_record import record_of
 from t3sim.gpu.ticks import TickBase
-from t3sim.overlap import baselines
 from t3sim.results.derive import derive
 from t3sim.results.record import RunRecord
+from t3sim.strategies import baselines
 from t3sim.system import layer as layer_module
 from t3sim.system.layer import (
     gemm_seconds,

@@ -7,9 +7,9 @@ import pytest
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ConfigError, UsageError
-from t3sim.overlap import overlap_strategies
-from t3sim.program.checks import problems_of
 from t3sim.program.operations import Moves
+from t3sim.program.verify import problems_of
+from t3sim.strategies import overlap_strategies
 from t3sim.system.simulate import simulate
 from tests.conftest import cases
 from tests.harness.rings import differences, explicit

@@ -10,10 +10,10 @@ import pytest
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ConfigError, ModelError, UsageError
-from t3sim.overlap import OverlapStrategy, overlap_strategies, te_pipelined, wave_groups
-from t3sim.overlap.wave_groups import wave_groups_program
-from t3sim.program.checks import problems_of
 from t3sim.program.operations import Gemm, Moves
+from t3sim.program.verify import problems_of
+from t3sim.strategies import OverlapStrategy, overlap_strategies, te_pipelined, wave_groups
+from t3sim.strategies.wave_groups import wave_groups_program
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import TileTrace
 from tests.conftest import cases

@@ -11,13 +11,13 @@ from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, OperatorKind, RunSpec
 from t3sim.config.presets import load_kernels
 from t3sim.errors import ConfigError
-from t3sim.overlap.copy_engine_scatter import scatter_program
-from t3sim.overlap.flux_ag import flux_ag_program
-from t3sim.overlap.sm_specialised import PARAMETERS, sm_specialised, sm_specialised_program
-from t3sim.program.checks import problems_of
 from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.operator import Operator
+from t3sim.program.verify import problems_of
 from t3sim.registry import encoded
+from t3sim.strategies.copy_engine_scatter import scatter_program
+from t3sim.strategies.flux_ag import flux_ag_program
+from t3sim.strategies.sm_specialised import PARAMETERS, sm_specialised, sm_specialised_program
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
 from tests.conftest import cases

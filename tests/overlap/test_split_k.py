@@ -13,21 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t3sim import load_experiment
-from t3sim.advice.outline import part_outline
+from t3sim.analytic.bounds import least_times
+from t3sim.analytic.outline import part_outline
 from t3sim.checks.audit import Audit
 from t3sim.cli import main
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import ConfigError, UsageError
-from t3sim.experiment.estimate import gemm_work
-from t3sim.overlap import in_order, overlap_strategies
-from t3sim.overlap.least import least_times
-from t3sim.program.checks import problems_of
+from t3sim.experiment.planning.estimate import gemm_work
 from t3sim.program.operations import Gemm, Moves, Operation, Program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
 from t3sim.program.side_by_side import side_by_side_part
+from t3sim.program.verify import problems_of
 from t3sim.selfcheck.machines import differences
+from t3sim.strategies import in_order, overlap_strategies
 from t3sim.system.layer import gemm_seconds
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from t3sim.workload.kernel_choice import tiling_of

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from t3sim.analytic.bounds import LeastTimes
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import home_of, is_of_a_user
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap import Phase, availability_of, baselines, ideal, overlap_strategies
-from t3sim.overlap.interface import After
-from t3sim.overlap.least import LeastTimes
 from t3sim.program.operations import OnComputeUnits
 from t3sim.program.plan import Part
+from t3sim.strategies import Phase, availability_of, baselines, ideal, overlap_strategies
+from t3sim.strategies.interface import After
 from t3sim.system.parts import Parts, PhaseStore
 from t3sim.system.simulate import SublayerResult, plan_for, result_of
 from tests.harness.sublayers import point

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from t3sim.config.experiment import GemmShape
-from t3sim.overlap.t3 import fused_program
 from t3sim.program.operations import UPDATE, Gemm
 from t3sim.program.operator import Operator
+from t3sim.strategies.t3 import fused_program
 from tests.program.strategies import operator_of
 
 RING_SIZES = [1, 2, 3, 4, 8]

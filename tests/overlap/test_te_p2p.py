@@ -7,13 +7,13 @@ import pytest
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ConfigError, ModelError, UsageError
-from t3sim.overlap import te_p2p
-from t3sim.overlap.te_p2p import te_p2p_program
-from t3sim.program.checks import problems_of
 from t3sim.program.chunks import Chunks
 from t3sim.program.host import GRAPH
 from t3sim.program.operations import Gemm, Moves
 from t3sim.program.plan import Part
+from t3sim.program.verify import problems_of
+from t3sim.strategies import te_p2p
+from t3sim.strategies.te_p2p import te_p2p_program
 from t3sim.system.simulate import simulate
 from tests.conftest import cases
 from tests.explicit.test_agreement import ENGINE, SWITCH

@@ -14,8 +14,6 @@ import numpy as np
 from t3sim.collective.schedule import ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.machine import CopyEngineSpec, MachineSpec
-from t3sim.overlap.flux import flux_push_program
-from t3sim.overlap.t3 import fused_program
 from t3sim.program.kernels import copies, gemm, operands, program, ring_steps, row_granules, tile_offsets, total
 from t3sim.program.operations import (
     AT_OPERANDS,
@@ -37,6 +35,8 @@ from t3sim.program.operations import (
     table,
 )
 from t3sim.program.operator import Operator
+from t3sim.strategies.flux import flux_push_program
+from t3sim.strategies.t3 import fused_program
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 from tests.harness.machines import machine
 

@@ -10,7 +10,6 @@ import pytest
 
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.errors import ProgramError, UsageError
-from t3sim.program.checks import CHECKS, check_programs, problems_of
 from t3sim.program.kernels import copies, program, ring
 from t3sim.program.operations import (
     NONE,
@@ -27,6 +26,7 @@ from t3sim.program.operations import (
     Wait,
 )
 from t3sim.program.parts import ring_contents
+from t3sim.program.verify import CHECKS, check_programs, problems_of
 from tests.program.spoil import changed, with_entry, with_stores
 from tests.program.strategies import operator, programs
 

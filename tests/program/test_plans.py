@@ -10,17 +10,17 @@ import pytest
 
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import UsageError
-from t3sim.overlap import overlap_strategies
-from t3sim.overlap.copy_engine_scatter import copy_engine_scatter
-from t3sim.overlap.flux import PARAMETERS, flux_push
-from t3sim.overlap.sequential import sequential
-from t3sim.overlap.t3 import t3
-from t3sim.program.checks import check_plan
 from t3sim.program.operations import STORE, Gemm, Moves, Tiles, paired
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, collective_plan, gemm_part
 from t3sim.program.plan import Bound, Part, Plan, Tree, in_order, longest
+from t3sim.program.verify import check_plan
 from t3sim.registry import encoded
+from t3sim.strategies import overlap_strategies
+from t3sim.strategies.copy_engine_scatter import copy_engine_scatter
+from t3sim.strategies.flux import PARAMETERS, flux_push
+from t3sim.strategies.sequential import sequential
+from t3sim.strategies.t3 import t3
 from t3sim.system.user_code import problems_of_roles
 from t3sim.workload.tiling import output_pitch_bytes
 from tests.harness.machines import machine

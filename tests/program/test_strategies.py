@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from t3sim.program.checks import followed, problems_of
 from t3sim.program.compare import difference
+from t3sim.program.verify import followed, problems_of
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import STRATEGIES, operator, programs
 

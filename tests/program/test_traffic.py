@@ -10,9 +10,9 @@ import pytest
 from t3sim.collective.choice import ring_schedule
 from t3sim.collective.schedule import TO_LOCAL, sent_granules
 from t3sim.config.experiment import GemmShape
-from t3sim.overlap.t3 import fused_program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan
+from t3sim.strategies.t3 import fused_program
 from t3sim.workload.tiling import expected_chunk_bytes
 from tests.harness.machines import machine
 from tests.program.strategies import STRATEGIES, a_row, chunk_size, operator, operator_of, programs

@@ -20,20 +20,10 @@ import pytest
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import (
-    ACT,
-    INCOMING_WRITE,
-    N_KINDS,
-    NEVER,
-    OPERAND_READ,
-    RD,
-    REF,
-    UPD,
-    WR,
-)
-from t3sim.gpu.kernel.link_port import buffer_store, dma_queued, has_buffer_room, transmit
-from t3sim.gpu.kernel.state import MESSAGE
-from t3sim.overlap import Phase
+from t3sim.gpu.units.codes import ACT, INCOMING_WRITE, N_KINDS, NEVER, OPERAND_READ, RD, REF, UPD, WR
+from t3sim.gpu.units.link.link_port import buffer_store, dma_queued, has_buffer_room, transmit
+from t3sim.gpu.units.state import MESSAGE
+from t3sim.strategies import Phase
 from t3sim.system.machine import MirroredMachine
 from tests.conftest import DEEP, sample
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Setup, commands_of

@@ -25,8 +25,8 @@ import pytest
 import simpy
 
 from t3sim.config.experiment import RunSpec
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import run as run_experiment
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.runner import run as run_experiment
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.program.plan import Part
 from t3sim.results.record import VOLATILE
@@ -364,7 +364,7 @@ def test_canary_a_late_link_is_noticed() -> None:
 OTHER_ORDER = """\
 import hashlib, inspect, json, sys
 import numpy as np
-from t3sim.gpu.kernel import loop
+from t3sim.gpu.units import loop
 from tests.harness.sublayers import ObservedParts, smallest_points
 
 source, order = inspect.getsource(loop.advance_channels), "range(gpu.n_channels)"
@@ -418,7 +418,7 @@ def test_bounds_checked_equals_compiled() -> None:
 
 OUT_OF_BOUNDS = """\
 import numpy as np
-from t3sim.gpu.kernel import _jit
+from t3sim.gpu.units import _jit
 
 _jit.CACHE_DIRECTORY, _jit.is_cached = None, lambda function: True  # compiled like the kernel's own
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from t3sim.analytic.bounds import LeastTimes, least_times
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec, WorkloadSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
-from t3sim.overlap import ideal, in_order
-from t3sim.overlap.least import LeastTimes, least_times
 from t3sim.selfcheck.machines import TILES, machine_of, random_run, strategies
+from t3sim.strategies import ideal, in_order
 from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace

@@ -23,18 +23,18 @@ import pytest
 
 from t3sim.collective.schedule import CollectiveSchedule, ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import RunSpec
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import run as run_experiment
-from t3sim.gpu.kernel.address_map import channel_of, place_of
-from t3sim.gpu.kernel.codes import COMM, COMPUTE, INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
-from t3sim.gpu.kernel.memory_controller import request
-from t3sim.overlap import Phase
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.runner import run as run_experiment
+from t3sim.gpu.units.codes import COMM, COMPUTE, INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
+from t3sim.gpu.units.dram.address_map import channel_of, place_of
+from t3sim.gpu.units.dram.memory_controller import request
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import UPDATE
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Part
 from t3sim.results.record import VOLATILE
+from t3sim.strategies import Phase
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import expected_chunk_bytes
 from t3sim.workload.trace_file import read_trace, write_trace

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel.codes import DMA_READ, INCOMING_UPDATE, LOCAL_UPDATE
-from t3sim.gpu.kernel.signals import GRANULE_BITS
-from t3sim.gpu.kernel.tracker import count_store
+from t3sim.gpu.units.codes import DMA_READ, INCOMING_UPDATE, LOCAL_UPDATE
+from t3sim.gpu.units.signals import GRANULE_BITS
+from t3sim.gpu.units.t3.tracker import count_store
 from t3sim.system.machine import MirroredMachine, leftovers
 from t3sim.workload.tiling import expected_chunk_bytes
 from tests.harness.sublayers import ObservedParts, point

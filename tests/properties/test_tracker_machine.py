@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from t3sim.gpu.kernel.codes import NEVER
-from t3sim.gpu.kernel.tracker import trigger
+from t3sim.gpu.units.codes import NEVER
+from t3sim.gpu.units.t3.tracker import trigger
 from tests.harness.fused_bench import N_WAVEFRONTS, Case, FusedBench
 
 SETTINGS = settings(max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck))

@@ -13,8 +13,8 @@ import pytest
 from t3sim.checks.invariants import KIND_NAMES, broken
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import UsageError
-from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.traffic import TrafficClasses
+from t3sim.gpu.units import _jit, codes
 from t3sim.results.timeseries import column_of
 from t3sim.system.machine import leftovers
 from t3sim.system.measure import counters_of, timeline_of

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.result_table import OF_A_FINISHED_RESULT
-from t3sim.experiment.runner import Outcome, phases_of_points, run
-from t3sim.overlap import Phase
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.result_table import OF_A_FINISHED_RESULT
+from t3sim.experiment.running.runner import Outcome, phases_of_points, run
 from t3sim.program.side_by_side import side_by_side_part
 from t3sim.results.spans import SCHEMA, SPANS_CSV, SPANS_PARQUET, spans_bytes
+from t3sim.strategies import Phase
 from t3sim.system.parts import MirroredParts, PhaseStore
 from t3sim.system.simulate import operator_of
 from tests.conftest import DEEP, cases

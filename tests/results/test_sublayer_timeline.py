@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from t3sim.experiment.phase_files import StoredPhase, decode, encode
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import timelines_of
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.phase_files import StoredPhase, decode, encode
+from t3sim.experiment.running.runner import timelines_of
 from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Flow, Timeline
 from t3sim.system.simulate import SimulationResult, simulate

@@ -13,11 +13,11 @@ import pytest
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Counter, Span, Timeline
-from t3sim.overlap import Phase
-from t3sim.overlap.t3 import fused_program
 from t3sim.program.operator import Operator
 from t3sim.results.timeseries import timeseries_bytes
 from t3sim.results.waits import PointPhase
+from t3sim.strategies import Phase
+from t3sim.strategies.t3 import fused_program
 from t3sim.system.measure import timeline_of
 from tests.kernel.small import explicit, machine, mirrored, ring_of, trace_of
 

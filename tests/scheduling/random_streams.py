@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
-from t3sim.gpu.kernel.codes import DMA_READ, INCOMING_UPDATE, INCOMING_WRITE, LOCAL_UPDATE, OPERAND_READ, WRITE_BACK
+from t3sim.gpu.units.codes import DMA_READ, INCOMING_UPDATE, INCOMING_WRITE, LOCAL_UPDATE, OPERAND_READ, WRITE_BACK
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
 from tests.scheduling.reference_channel import AUTO, Rules
 

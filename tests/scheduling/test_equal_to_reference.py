@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from t3sim.gpu.in_flight import bank_lists
-from t3sim.gpu.kernel.codes import BANK_SHIFT, FAR, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
-from t3sim.gpu.kernel.dram_channel import MOST_CYCLES, begin_refresh
-from t3sim.gpu.kernel.dram_queue import BANK_MASK, EITHER, MOST_KEYS, next_key, place_in_bank_list
+from t3sim.gpu.units.codes import BANK_SHIFT, FAR, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
+from t3sim.gpu.units.dram.dram_channel import MOST_CYCLES, begin_refresh
+from t3sim.gpu.units.dram.dram_queue import BANK_MASK, EITHER, MOST_KEYS, next_key, place_in_bank_list
 from tests.conftest import REPOSITORY, cases, sample
 from tests.harness.channel_bench import ChannelBench
 from tests.scheduling.random_streams import (

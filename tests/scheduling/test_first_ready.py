@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from t3sim.gpu.kernel.codes import ACT, COMM, DMA_READ, INCOMING_WRITE, OPERAND_READ, PRE, RD, REF, WR, WRITE_BACK
+from t3sim.gpu.units.codes import ACT, COMM, DMA_READ, INCOMING_WRITE, OPERAND_READ, PRE, RD, REF, WR, WRITE_BACK
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
 
 READ, STORE = OPERAND_READ, WRITE_BACK

@@ -10,9 +10,9 @@ from t3sim.checks.data import CarriedProgram
 from t3sim.checks.data.places import occurrence
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.errors import UsageError
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
-from t3sim.gpu.kernel.state import Layout
+from t3sim.gpu.units.state import Layout
 from t3sim.program.operations import Gemm
 from t3sim.selfcheck.machines import (
     RETENTIONS,

@@ -14,7 +14,7 @@ from t3sim.checks.data import CarriedProgram
 from t3sim.checks.dram import checker
 from t3sim.cli import main
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.selfcheck import known, properties, traffic
 from t3sim.selfcheck.data_cases import machine_from
 from t3sim.selfcheck.known import known_runs

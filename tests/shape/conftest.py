@@ -8,7 +8,7 @@ import pytest
 
 from t3sim.config.experiment import RunSpec, WorkloadSpec
 from t3sim.config.presets import load_tiling
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.system.parts import PhaseStore
 from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import gemm_of

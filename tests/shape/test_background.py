@@ -12,12 +12,12 @@ from t3sim.checks.audit import Audit
 from t3sim.checks.invariants import broken
 from t3sim.config.presets import load_tiling
 from t3sim.errors import ModelError, UsageError
-from t3sim.gpu.kernel import _jit
-from t3sim.overlap.interface import Phase
+from t3sim.gpu.units import _jit
 from t3sim.program.operations import Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import side_by_side_part
+from t3sim.strategies.interface import Phase
 from t3sim.system.machine import MirroredMachine, check_drained
 from t3sim.system.parts import MirroredParts, PhaseStore
 from t3sim.validation.simulation import MemoryContention

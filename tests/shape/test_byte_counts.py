@@ -13,7 +13,7 @@ import pytest
 
 from t3sim.collective.schedule import chunk_bytes_of
 from t3sim.config.experiment import GemmShape, RunSpec
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.system import SimulationResult, simulate
 from t3sim.system.parts import PhaseStore
 from t3sim.workload.tiling import expected_chunk_bytes, make_tile_trace

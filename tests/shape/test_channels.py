@@ -11,10 +11,10 @@ import pytest
 
 from t3sim.config.experiment import CollectiveSpec, GemmShape, WorkloadSpec
 from t3sim.config.presets import load_tiling
-from t3sim.overlap.interface import Phase
 from t3sim.program.parts import collective_plan, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
+from t3sim.strategies.interface import Phase
 from t3sim.system.simulate import operator_of
 from tests.harness.sublayers import ObservedParts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from t3sim.errors import ModelError
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.parts import gemm_part, reduce_scatter_part
 from t3sim.system.machine import MirroredMachine, check_drained, leftovers
 from tests.harness.sublayers import fused_part

@@ -11,10 +11,10 @@ import pytest
 
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
-from t3sim.gpu.kernel import codes
-from t3sim.overlap.interface import Span
+from t3sim.gpu.units import codes
 from t3sim.program.operator import Operator
 from t3sim.program.side_by_side import ROUNDS, kernels_for, side_by_side_part, times_side_by_side
+from t3sim.strategies.interface import Span
 from t3sim.system.spans import spans_of
 from t3sim.workload.tiling import make_tile_trace, resident_workgroups
 from tests.kernel.small import mirrored

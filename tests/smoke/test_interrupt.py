@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from t3sim.cli._errors import GOES_ON
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.core import GpuCore
 from t3sim.system import machine, simulate
 from t3sim.system.compilation import compile_for

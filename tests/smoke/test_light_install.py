@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from t3sim import errors
 from t3sim.cli import main
 from t3sim.errors import STUDY, EnvironmentFailure
-from t3sim.experiment.workers import THIS_PROCESS, workers_for
+from t3sim.experiment.running.workers import THIS_PROCESS, workers_for
 from tests.conftest import REPOSITORY
 from tests.smoke.command_line import ONE_POINT, simulated
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from t3sim.overlap import bounds
 from t3sim.results.record import COLUMNS
 from t3sim.results.writer import read_results
+from t3sim.strategies import bounds
 from tests.smoke.command_line import ALL_STRATEGIES, STRATEGIES, result_files, t3sim
 
 MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from t3sim.experiment.plan import Experiment, load_experiment
+from t3sim.experiment.planning.plan import Experiment, load_experiment
 from tests.harness.here import t3sim_here
 from tests.harness.measured import CHANNELS, ROWS, SUBLAYER, collective, spread, write_folder
 from tests.smoke.command_line import HANG_S, INTERRUPTIBLE, rows_of, t3sim

@@ -9,13 +9,21 @@ from typing import Any
 import pytest
 
 from t3sim.errors import ConfigError
-from t3sim.experiment import cost, estimate
-from t3sim.experiment.cost import cost_lines, described, host_factor, in_words, layouts_to_compile, prepare_kernel
-from t3sim.experiment.estimate import least_hours, phase_seconds, planned_hours, work_of
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import Sweep, run
-from t3sim.experiment.workers import THIS_PROCESS, Workers
-from t3sim.gpu.kernel.state import Layout
+from t3sim.experiment.planning import estimate
+from t3sim.experiment.planning.estimate import least_hours, phase_seconds, planned_hours, work_of
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running import cost
+from t3sim.experiment.running.cost import (
+    cost_lines,
+    described,
+    host_factor,
+    in_words,
+    layouts_to_compile,
+    prepare_kernel,
+)
+from t3sim.experiment.running.runner import Sweep, run
+from t3sim.experiment.running.workers import THIS_PROCESS, Workers
+from t3sim.gpu.units.state import Layout
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import side_by_side_part
 from t3sim.system.parts import PhaseJob

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from t3sim.experiment.phase_files import FORMAT
-from t3sim.experiment.runner import run
+from t3sim.experiment.running.phase_files import FORMAT
+from t3sim.experiment.running.runner import run
 from tests.conftest import cases
 from tests.harness.here import t3sim_here
 from tests.smoke.command_line import rows_of

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from t3sim.errors import EnvironmentFailure
-from t3sim.experiment import result_folder
-from t3sim.experiment.result_folder import LOCK_NAME, owned
+from t3sim.experiment.running import result_folder
+from t3sim.experiment.running.result_folder import LOCK_NAME, owned
 from t3sim.files import publish
 from tests.sweeps.sweeping import Command, finished, until
 
 HOLD = (
     "import sys, time\n"
-    "from t3sim.experiment.result_folder import owned\n"
+    "from t3sim.experiment.running.result_folder import owned\n"
     "with owned(sys.argv[1]):\n"
     "    print('owned', flush=True)\n"
     "    time.sleep(600)\n"

@@ -53,7 +53,7 @@ WITH_WAITING = "name: waiting\nplugins: [waiting.py]\n" + SMALL + "strategy: wai
 UNPROTECTED = """
 import os
 from distributed import Security
-from t3sim.experiment import dask_settings
+from t3sim.experiment.running import dask_settings
 Security.temporary = Security
 dask_settings.LOOPBACK = "0.0.0.0"
 dask_settings.private_settings = lambda: dask_settings.dask.config.set(dask_settings.DASK_SETTINGS)

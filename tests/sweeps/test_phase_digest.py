@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from t3sim.errors import UsageError
-from t3sim.experiment import phase_digest as module
-from t3sim.experiment.phase_digest import content_of, phase_digest
-from t3sim.experiment.phase_files import StoredPhase, decode, encode
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running import phase_digest as module
+from t3sim.experiment.running.phase_digest import content_of, phase_digest
+from t3sim.experiment.running.phase_files import StoredPhase, decode, encode
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
-from t3sim.overlap import Phase
 from t3sim.program.parts import gemm_part
+from t3sim.strategies import Phase
 from t3sim.system.parts import PhaseJob
 from t3sim.system.simulate import operator_of
 from tests.harness.planned import plan_phases
@@ -68,7 +68,8 @@ def test_canary_so_do_plugins_and_the_program(tmp_path: Path, monkeypatch: pytes
 
 def test_only_sources_that_simulate_decide_a_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit of a report, a command or a plan keeps all phases, one of the kernel or of a strategy keeps none."""
-    names = ["__init__.py", "cli/run.py", "analysis/report.py", "validation/points.py", "gpu/core.py", "overlap/t3.py"]
+    above = ["cli/run.py", "analysis/report.py", "validation/points.py"]
+    names = ["__init__.py", *above, "gpu/core.py", "strategies/t3.py"]
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("", encoding="utf-8")
@@ -78,7 +79,7 @@ def test_only_sources_that_simulate_decide_a_phase(tmp_path: Path, monkeypatch: 
         (tmp_path / name).write_text("x = 1\n", encoding="utf-8")
         decides[name] = module.simulator_digest.__wrapped__() != before
         (tmp_path / name).write_text("", encoding="utf-8")
-    assert [name for name, does in decides.items() if does] == ["__init__.py", "gpu/core.py", "overlap/t3.py"]
+    assert [name for name, does in decides.items() if does] == ["__init__.py", "gpu/core.py", "strategies/t3.py"]
 
 
 def test_the_layers_that_decide_no_phase_are_those_above_the_system(repository: Path) -> None:

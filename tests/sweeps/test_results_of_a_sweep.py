@@ -14,10 +14,10 @@ import pytest
 import t3sim
 from t3sim.checks.audit import Audit
 from t3sim.errors import ConfigError, UsageError
-from t3sim.experiment import result_table
-from t3sim.experiment.axes import axis_texts, idle_axes
-from t3sim.experiment.runner import Sweep, run
-from t3sim.experiment.workers import Workers
+from t3sim.experiment.planning.axes import axis_texts, idle_axes
+from t3sim.experiment.running import result_table
+from t3sim.experiment.running.runner import Sweep, run
+from t3sim.experiment.running.workers import Workers
 from t3sim.results.record import COLUMNS
 from t3sim.results.writer import read_results
 from tests.harness.here import t3sim_here
@@ -192,7 +192,7 @@ def test_phases_that_were_not_checked_do_not_count_as_checked(tmp_path: Path) ->
 
 
 def test_out_of_memory_fails_a_point_and_not_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from t3sim.experiment import workers
+    from t3sim.experiment.running import workers
 
     def perform(task: object, report: object, n_threads: int | None = 1) -> bytes:
         if task.name == "fused, mca":

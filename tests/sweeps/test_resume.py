@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from t3sim.cli._errors import GOES_ON
-from t3sim.experiment.runner import run
+from t3sim.experiment.running.runner import run
 from t3sim.results.writer import CSV_NAME
 from tests.conftest import cases, sample
 from tests.smoke.command_line import entries, manifest_of

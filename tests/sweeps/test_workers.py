@@ -20,11 +20,11 @@ import dask
 import pytest
 
 from t3sim.errors import UsageError
-from t3sim.experiment import dask_settings
-from t3sim.experiment.dask_workers import own_deaths
-from t3sim.experiment.phase_task import Finished, PhaseTask, Say, SetAside, TaskReport, Workforce
-from t3sim.experiment.runner import Sweep
-from t3sim.experiment.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, ThisProcess, Workers, workers_for
+from t3sim.experiment.running import dask_settings
+from t3sim.experiment.running.dask_workers import own_deaths
+from t3sim.experiment.running.phase_task import Finished, PhaseTask, Say, SetAside, TaskReport, Workforce
+from t3sim.experiment.running.runner import Sweep
+from t3sim.experiment.running.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, ThisProcess, Workers, workers_for
 from tests.checks.liveness.test_command_line import HANGS, STINGY
 from tests.conftest import REPOSITORY, cases, sample
 from tests.smoke.command_line import result_files, rows_of

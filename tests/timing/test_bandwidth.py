@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from t3sim.gpu.kernel.codes import ACT, INCOMING_UPDATE, RD, UPD, WR, WRITE_BACK
+from t3sim.gpu.units.codes import ACT, INCOMING_UPDATE, RD, UPD, WR, WRITE_BACK
 from tests.harness.channel_bench import Setup, commands_of
 from tests.harness.full_load import MEMORY, TIMINGS, N, Places, mixed, random_reads, run, share_of_peak, stream
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from t3sim.gpu.kernel.codes import ACT, PRE, RD, REF, UPD, WR
+from t3sim.gpu.units.codes import ACT, PRE, RD, REF, UPD, WR
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Request, commands_of
 from tests.harness.gates import (
     LATE,

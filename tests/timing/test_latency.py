@@ -6,10 +6,10 @@ import pytest
 
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.address_map import channel_of
-from t3sim.gpu.kernel.codes import COMPUTE, INCOMING_UPDATE, WRITE_BACK
-from t3sim.gpu.kernel.l2_slice import UNIT_SHIFT, load_line
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.codes import COMPUTE, INCOMING_UPDATE, WRITE_BACK
+from t3sim.gpu.units.dram.address_map import channel_of
+from t3sim.gpu.units.l2.l2_slice import UNIT_SHIFT, load_line
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Request, Setup
 from tests.harness.machines import machine
 from tests.harness.places import place_of_granule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t3sim.gpu.kernel.codes import INCOMING_UPDATE, UPD, WR, WRITE_BACK
+from t3sim.gpu.units.codes import INCOMING_UPDATE, UPD, WR, WRITE_BACK
 from tests.harness.channel_bench import commands_of
 from tests.harness.full_load import TIMINGS, N, run, share_of_peak, stream
 from tests.harness.gates import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
 from t3sim.errors import InputDataError
-from t3sim.experiment.phase_digest import phase_digest
+from t3sim.experiment.running.phase_digest import phase_digest
 from t3sim.measurements.samples import Measurement, Measurements, read_measurements
 from t3sim.system.parts import PhasePlan, PhaseStore
 from t3sim.system.simulate import simulate

@@ -10,11 +10,11 @@ import pytest
 
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.gpu.arbitration import ArbitrationPolicy
-from t3sim.gpu.kernel import _jit, codes
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import COMM, COMPUTE, NO_STREAM
-from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.gpu.time_accounts import closed, time_accounts, units_of
+from t3sim.gpu.units import _jit, codes
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.codes import COMM, COMPUTE, NO_STREAM
+from t3sim.gpu.units.dram.memory_controller import head_is_ready
 from t3sim.observe.waits import REASONS, UNITS, of_gpu
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import waits_of
@@ -259,8 +259,8 @@ def test_an_account_ends_inside_the_last_slot_or_behind_it() -> None:
 
 # --- interpreted, and with defects ------------------------------------------------------------------------
 
-LEDGER = "t3sim.gpu.kernel.ledger"
-UNIT = "t3sim.gpu.kernel.compute_unit"
+LEDGER = "t3sim.gpu.units.ledger"
+UNIT = "t3sim.gpu.units.compute.compute_unit"
 # name, module, text, what becomes of it, the claim that must report it; none: the rows differ, which no claim can know
 DEFECTS = (
     ("a launch that nobody waits for", UNIT, "        note_slot(gpu, cu, codes.FOR_CU_SLOT)\n", "", "compute_unit[0]"),
@@ -269,7 +269,7 @@ DEFECTS = (
     ("an engine counted once", LEDGER, "dma.reason_slots[reason] += 1", "dma.reason_slots[reason] = 1", "dma_engine"),
     (
         "an unused dispatcher forgotten",
-        "t3sim.gpu.kernel.workgroup_dispatcher",
+        "t3sim.gpu.units.compute.workgroup_dispatcher",
         "note_dispatcher_slot(gpu, codes.WORKING if gpu.n_undispatched < before else stopped_by)",
         "pass",
         "dispatcher",
@@ -277,7 +277,7 @@ DEFECTS = (
     ("cycles passed over", LEDGER, "else idle_reason] += n_cycles", "else idle_reason] += 1", "channel[0]"),
     (
         "no link in a collective",
-        "t3sim.gpu.kernel.move_kernel",
+        "t3sim.gpu.units.collective.move_kernel",
         "note_refused(cu, codes.FOR_LINK, 0)  # it goes on with its loads",
         "pass",
         None,

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from t3sim.experiment.runner import Outcome, run
+from t3sim.experiment.running.runner import Outcome, run
 from t3sim.gpu.time_accounts import units_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import REASONS, Wait
-from t3sim.overlap import Phase
 from t3sim.results.waits import SCHEMA, WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
+from t3sim.strategies import Phase
 from tests.sweeps.sweeping import SMALL, experiment, phases_in
 
 TWO = "name: two\n" + SMALL + "sweep: {grid: {strategy: [sequential, t3-mca]}}\n"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from t3sim.advice.cases import cases_of_model, notes_on
 from t3sim.cli import main
 from t3sim.errors import ConfigError
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 DEEPSEEK = str(CONFIGS / "deepseek-v3.2.json")

@@ -15,10 +15,10 @@ from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.in_flight import uncompiled
-from t3sim.gpu.kernel import codes, signals
-from t3sim.gpu.kernel.l2_slice import DIRTY_MASK, line_of
-from t3sim.program.checks.places import Map, followed_buffers
+from t3sim.gpu.units import codes, signals
+from t3sim.gpu.units.l2.l2_slice import DIRTY_MASK, line_of
 from t3sim.program.operations import Content, Gemm
+from t3sim.program.verify.places import Map, followed_buffers
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 UNTOUCHED = -77  # what lies where nothing has been stored

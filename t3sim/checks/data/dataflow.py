@@ -12,7 +12,6 @@ import numpy as np
 from t3sim.checks.data.elements import Elements, Made
 from t3sim.checks.data.places import Ints, Turns
 from t3sim.gpu.tables import destinations
-from t3sim.program.checks.places import Map
 from t3sim.program.operations import (
     NONE,
     UPDATE,
@@ -24,6 +23,7 @@ from t3sim.program.operations import (
     rectangles,
     wide_granules,
 )
+from t3sim.program.verify.places import Map
 from t3sim.workload.tiling import wavefront_grid
 
 FLAGS = -1  # instead of an item: granules of flags

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.places import Ints
-from t3sim.program.checks.tiles import HALVES, output_granule, parts_of_granule
 from t3sim.program.operations import Content, Gemm, Program, rectangles, tile_granules
+from t3sim.program.verify.tiles import HALVES, output_granule, parts_of_granule
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 MAX_RANKS = 16  # contributors are kept in 64 bits

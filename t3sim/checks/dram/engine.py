@@ -8,7 +8,7 @@ Nothing here comes from the model: no schedule is predicted and no time is booke
 from typing import Any
 
 from t3sim.checks.dram import codes
-from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.units._jit import kernel
 
 
 @kernel

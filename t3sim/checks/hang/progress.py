@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import has_queued, has_room_there, heads_of_port, uncompiled
-from t3sim.gpu.kernel import codes, dram_channel, memory_controller
-from t3sim.gpu.kernel.state import Layout, gpu_dtype
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.dram import dram_channel, memory_controller
+from t3sim.gpu.units.state import Layout, gpu_dtype
 
 PATIENCE_CYCLES = 200_000  # compute cycles without progress beyond what is legal; GPGPU-Sim gives up after 50,000
 

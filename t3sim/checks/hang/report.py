@@ -11,7 +11,7 @@ from t3sim.checks.hang.waits import NOTHING, Edge, waits_of, way_from
 from t3sim.checks.invariants import KIND_NAMES
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import IN_STREAM, queued_requests
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 
 MAX_LINES = 200
 MAX_ROWS = 16  # of one section, for one GPU

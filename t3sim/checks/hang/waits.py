@@ -1,6 +1,6 @@
 """Who waits for whom in a machine that hangs: one edge for each unit that has something to do and cannot do it.
 
-An edge is read from what a unit holds and from the last reason in its ledger (``gpu/kernel/ledger.py``).  Parts are
+An edge is read from what a unit holds and from the last reason in its ledger (``gpu/units/ledger.py``).  Parts are
 named as in timelines.  A part that waits for ``NOTHING`` waits for a moment that this machine never plans.
 """
 
@@ -13,7 +13,9 @@ import numpy as np
 from t3sim.checks.hang.progress import is_in_reach, moments
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import dma_data_of, has_queued, has_room_there, heads_of_port, uncompiled
-from t3sim.gpu.kernel import codes, memory_controller, move_kernel
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.collective import move_kernel
+from t3sim.gpu.units.dram import memory_controller
 from t3sim.observe.waits import REASONS
 
 NOTHING = ""

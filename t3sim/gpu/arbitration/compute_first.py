@@ -1,8 +1,8 @@
 """Compute first: communication moves only while the compute stream has nothing ready, the lower class first."""
 
 from t3sim.gpu.arbitration.interface import ChannelView, policy
-from t3sim.gpu.kernel.codes import NO_STREAM
-from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.gpu.units.codes import NO_STREAM
+from t3sim.gpu.units.dram.memory_controller import head_is_ready
 
 
 @policy("compute_first")

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.units._jit import kernel
 from t3sim.registry import Parameter, Registry, check_declaration, encoded
 
 F = TypeVar("F", bound=Callable[[Any, int], int])

@@ -18,8 +18,8 @@ communication goes first while the GEMM is more than a stage ahead (docs/adr/003
 from t3sim.gpu.arbitration import round_robin
 from t3sim.gpu.arbitration.interface import ChannelView, policy
 from t3sim.gpu.arbitration.pace import A_STAGE, STARVATION, keep_pace
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.codes import NEVER
 from t3sim.registry import Parameter
 
 THRESHOLD, STARVATION_LIMIT = range(2)  # of the parameters

@@ -14,9 +14,9 @@ burst and sent until the next).
 """
 
 from t3sim.gpu.arbitration.interface import ChannelView, policy
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import COMPUTE, NEVER, NO_STREAM, READ, WRITE
-from t3sim.gpu.kernel.memory_controller import head_arrival, head_is_ready
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.codes import COMPUTE, NEVER, NO_STREAM, READ, WRITE
+from t3sim.gpu.units.dram.memory_controller import head_arrival, head_is_ready
 from t3sim.registry import Parameter
 
 LEAD, STARVATION_LIMIT = range(2)  # of the parameters

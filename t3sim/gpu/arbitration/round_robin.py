@@ -1,8 +1,8 @@
 """Round robin: the streams take turns, the next one goes when one has nothing (T3 section 4.5, the default)."""
 
 from t3sim.gpu.arbitration.interface import ChannelView, policy
-from t3sim.gpu.kernel.codes import NO_STREAM
-from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.gpu.units.codes import NO_STREAM
+from t3sim.gpu.units.dram.memory_controller import head_is_ready
 
 
 @policy("round_robin")

@@ -10,7 +10,7 @@ from t3sim.config.experiment import OperatorKind
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_kernels
 from t3sim.measurements.samples import Measurement
-from t3sim.overlap import not_an_operator_of, overlap_strategies
+from t3sim.strategies import not_an_operator_of, overlap_strategies
 from t3sim.validation.bench import Bench, host_of, one, output_bytes
 from t3sim.validation.kinds.interface import ComparedKind
 from t3sim.validation.operating_points import Loops

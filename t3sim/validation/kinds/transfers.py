@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from t3sim.config.machine import MachineSpec
+from t3sim.fabric.topology import TOPOLOGIES
 from t3sim.measurements.kinds import ALL_LANES
 from t3sim.measurements.meshes import Mesh, meshes
 from t3sim.measurements.samples import Measurement
-from t3sim.network.topology import TOPOLOGIES
 from t3sim.validation.bench import Bench, one
 from t3sim.validation.kinds.interface import ComparedKind
 from t3sim.validation.point import Comparison, NotSimulatedError, Point, Term

@@ -13,7 +13,7 @@ from t3sim.checks.data import CarriedProgram
 from t3sim.checks.data.elements import GIVERS
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import ModelError, UsageError
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.selfcheck.data_cases import TILINGS, DataCase, carried, random_case
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine

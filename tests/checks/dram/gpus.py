@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from t3sim.checks.dram.checker import DramChecker
-from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.planning.plan import load_experiment
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Part

@@ -15,8 +15,8 @@ from t3sim.checks.dram import codes, engine
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.dram.rules import GAPS
 from t3sim.config import limits
-from t3sim.gpu.kernel import codes as kernel_codes
-from t3sim.gpu.kernel.state import COMMAND_LOG
+from t3sim.gpu.units import codes as kernel_codes
+from t3sim.gpu.units.state import COMMAND_LOG
 from tests.architecture import kernel_rules
 from tests.architecture.kernel_rules import Rule, complaints
 from tests.architecture.test_record_fields import not_integer, shadowing

@@ -16,10 +16,10 @@ from t3sim.checks.dram.rules import RULES
 from tests.conftest import DEEP
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 
-CHANNEL = "t3sim.gpu.kernel.dram_channel"
-QUEUE = "t3sim.gpu.kernel.dram_queue"
-CONTROLLER = "t3sim.gpu.kernel.memory_controller"
-NEAR_MEMORY = "t3sim.gpu.kernel.near_memory"
+CHANNEL = "t3sim.gpu.units.dram.dram_channel"
+QUEUE = "t3sim.gpu.units.dram.dram_queue"
+CONTROLLER = "t3sim.gpu.units.dram.memory_controller"
+NEAR_MEMORY = "t3sim.gpu.units.dram.near_memory"
 
 
 class Defect(NamedTuple):

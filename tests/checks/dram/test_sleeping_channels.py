@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from t3sim.checks.audit import Audit
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.operations import STEP, Buffer, Moves, Program, table
 from t3sim.system.simulate import simulate
 from tests.harness.sublayers import SMALLEST, point

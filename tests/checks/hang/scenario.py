@@ -10,9 +10,9 @@ import simpy
 from t3sim.collective.schedule import ring_reduce_scatter
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import COMPUTE, NO_STREAM
-from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.codes import COMPUTE, NO_STREAM
+from t3sim.gpu.units.dram.memory_controller import head_is_ready
 from t3sim.system.machine import MirroredMachine
 from tests.kernel.small import at_once, fused_of, machine, mirrored, ring_of, trace_of
 

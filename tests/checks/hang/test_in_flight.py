@@ -9,7 +9,8 @@ import numpy as np
 
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import QUEUED, bank_lists, queued_requests, uncompiled
-from t3sim.gpu.kernel import codes, dram_queue, memory_controller
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.dram import dram_queue, memory_controller
 
 from .scenario import fused
 

@@ -11,7 +11,7 @@ import simpy
 
 from t3sim.checks.hang.progress import PATIENCE_CYCLES
 from t3sim.errors import ModelError
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.operations import STORE, Gemm, Signals
 from t3sim.system import liveness
 from t3sim.system.machine import MirroredMachine, check_drained

@@ -18,8 +18,8 @@ from t3sim.checks.hang.progress import PATIENCE_CYCLES, longest_wait, rotation_t
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import LOOK_EVERY
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.codes import FAR, NEVER
+from t3sim.gpu.units import codes
+from t3sim.gpu.units.codes import FAR, NEVER
 from t3sim.system import liveness
 from t3sim.system.machine import MirroredMachine
 

@@ -11,7 +11,7 @@ from t3sim.checks.hang.progress import Moment, progress_of, pulse_of, scheduled_
 from t3sim.checks.hang.report import Hang, describe_hang
 from t3sim.checks.hang.waits import NOTHING, Edge, waits_of, way_from
 from t3sim.errors import ModelError
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.units import codes
 from t3sim.program.operations import Post, Signals, Wait
 from t3sim.system.machine import MirroredMachine
 from tests.kernel.small import explicit, gemm_of, machine, trace_of

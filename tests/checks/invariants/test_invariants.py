@@ -10,8 +10,7 @@ import pytest
 
 from t3sim.checks.invariants import KIND_NAMES, broken, check_invariants, claims
 from t3sim.errors import ModelError
-from t3sim.gpu.kernel import codes, loop
-from t3sim.overlap import overlap_strategies  # noqa: F401 - registers the strategies
+from t3sim.gpu.units import codes, loop
 from tests.conftest import cases
 from tests.harness.tiny_runs import EVEN, PHASES, RAGGED, SHAPES, machine_for, quanta
 

@@ -11,10 +11,10 @@ import simpy
 
 from t3sim.collective.schedule import ring_reduce_scatter
 from t3sim.errors import ModelError
+from t3sim.fabric.link import Link
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
-from t3sim.network.link import Link
 from t3sim.system.liveness import Liveness, WatchedEnvironment, run_to_end
 from t3sim.system.machine import leftovers
 from tests.kernel.small import at_once, machine, ring_of

@@ -1,0 +1,1 @@
+"""Closed forms and outlines: times and bounds without a cycle-level simulation."""

@@ -1,0 +1,1 @@
+"""From an experiment file to the points of a sweep."""

@@ -1,0 +1,184 @@
+"""Checks of a point across its sections: quantum and machine, tiling and compute unit, shape and number of GPUs.
+
+And as a ring: which GPUs and links there are, and whether one GPU may stand for all.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
+from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
+from t3sim.config.machine import MachineSpec
+from t3sim.config.machine_checks import too_many_gpus
+from t3sim.config.presets import SKEW
+from t3sim.config.resolve import ResolvedMachine
+from t3sim.config.trees import Problems, node_at
+from t3sim.config.yaml_loader import Node
+from t3sim.experiment.planning.decisions import STRATEGY, Choice
+from t3sim.experiment.planning.schema import MAX_TP, PointFile
+from t3sim.program.operator import needs_whole_tiles
+from t3sim.strategies import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
+from t3sim.units import format_bytes, format_time
+from t3sim.workload.layer import sublayer_workloads
+from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
+
+PS_PER_S = 10**12
+Findings = Iterator[tuple[str, str]]  # dotted key and message of each problem
+
+
+def check_point(
+    problems: Problems, tree: Node, machine: ResolvedMachine, workload: WorkloadSpec, point: PointFile,
+    choices: Sequence[Choice],
+) -> None:  # fmt: skip
+    """Report what is wrong with a point although each of its sections alone is legal.
+
+    *choices* are its strategy and its policy, as far as they are legal.
+    """
+    strategy = next((overlap_strategies.get(choice.name) for choice in choices if choice.key == STRATEGY), None)
+    gpus = _kinds_of_gpus(machine.spec)
+    found = [*_of_quantum(machine.spec, point.quantum)]
+    found += [
+        (f"{choice.key}.{name}", f"{where}is {value}, {excess}")
+        for where, gpu in gpus for choice in choices for name, value in choice.params.items()
+        if (excess := choice.parameters[name].excess(value, gpu)) is not None
+    ]  # fmt: skip
+    shape_key = "workload.gemm" if tree.value["workload"].get("gemm") else "workload"
+    found += workload_findings(machine.spec, workload, strategy, shape_key)
+    for key, message in found:
+        problems.report(tree, key, message)
+    n = workload.tp if workload.collective is None else workload.collective.gpus
+    _check_names(problems, machine.tree, n)
+    if point.mode == "mirrored":
+        _check_identical(problems, tree, machine, point)
+        return
+    for key, message in _of_explicit(machine.spec, n, point.quantum):
+        problems.report(tree, key, message)
+
+
+def _kinds_of_gpus(machine: MachineSpec) -> list[tuple[str, MachineSpec]]:
+    """Return each kind of GPU as a machine: the common one, others under their names."""
+    return [("", machine), *((f"on gpu[{own.number}]: ", machine.of_gpu(own.number)) for own in machine.own_gpus)]
+
+
+def workload_findings(
+    machine: MachineSpec, workload: WorkloadSpec, strategy: OverlapStrategy | None, shape_key: str = "workload"
+) -> Findings:
+    """Yield what keeps *strategy* from running *workload* on *machine*, although each of them alone is legal.
+
+    *shape_key* is the key that the shape of its GEMM is reported at.
+    """
+    n, n_key = workload.tp, "workload.tp" if workload.trace is None else "workload.trace"
+    if workload.collective is not None:
+        n, n_key = workload.collective.gpus, "workload.collective.gpus"
+        yield from _of_collective(workload.collective, strategy)
+    elif strategy is not None and workload.operator not in strategy.operators:
+        yield STRATEGY, not_an_operator_of(strategy, workload.operator)
+    yield from _of_shape(workload, strategy, _kinds_of_gpus(machine), shape_key)
+    if message := too_many_gpus(machine, n):
+        yield n_key, message
+
+
+def _of_quantum(machine: MachineSpec, quantum: int | None) -> Findings:
+    slot, latency = longest_slot(machine, 0), machine.link.latency
+    if quantum is not None and quantum > latency:
+        message = f"cannot be longer than `machine.link.latency`, {format_time(latency)}"
+        yield "quantum", f"is {format_time(quantum)}, {message}"
+    if quantum is not None and quantum < slot:
+        yield "quantum", f"is {format_time(quantum)}, below one `machine.gpu.issue_slot`, {format_time(slot)}"
+
+
+def _of_shape(
+    workload: WorkloadSpec, strategy: OverlapStrategy | None, gpus: Sequence[tuple[str, MachineSpec]], shape_key: str
+) -> Findings:
+    """What keeps the workgroups of GEMMs from running on the GPUs of a ring, or their output from being cut."""
+    gemms = [part.gemm for part in sublayer_workloads(workload) if part.gemm is not None]
+    tiling, tiling_key = workload.tiling, "tiling" if workload.trace is None else "workload.trace"
+    if gemms and tiling.split_k > 1 and workload.kernels is None and strategy is not None and not strategy.splits_k:
+        yield f"{tiling_key}.split_k", needs_whole_tiles(strategy.name, tiling.split_k)
+    for where, gpu in gpus if gemms else ():
+        findings = tiling_findings(tiling, gpu)
+        if tiling.column_major and workload.operator == "ag-gemm":
+            message = "is for a GEMM whose output is reduced; rows of A are gathered from arrays stored by rows"
+            findings.append(("column_major", message))
+        for path, message in findings:
+            yield f"{tiling_key}.{path}", where + message
+        n_wavefronts = math.prod(tiling.workgroup_tile) // math.prod(tiling.wavefront_tile)
+        is_tracked = strategy is not None and strategy.arbitration is not None and not findings  # in its fused phase
+        entries = gpu.gpu.tracker.entries_per_set
+        if is_tracked and n_wavefronts > entries and not where:
+            message = f"but a workgroup has {n_wavefronts} wavefronts and needs an entry for each in one set"
+            yield "machine.gpu.tracker.entries_per_set", f"is {entries}, {message}"
+    for gemm in gemms:
+        findings = shape_findings(gemm, tiling)
+        if strategy is not None and strategy.has_stages and not findings:
+            yield from (("workload.tp", message) for _, message in stage_findings(gemm, tiling, workload.tp))
+        for path, message in findings:
+            key = f"{tiling_key}.split_k" if path == "tiling.split_k" else shape_key
+            yield key, message
+
+
+def _of_collective(collective: CollectiveSpec, strategy: OverlapStrategy | None) -> Findings:
+    if strategy is not None and not strategy.runs_collectives:
+        names = " or ".join(entry.name for entry in in_order() if entry.runs_collectives)
+        yield STRATEGY, f"`{strategy.name}` overlaps a GEMM; a collective on its own takes {names}"
+    size, gpus = format_bytes(collective.size), collective.gpus
+    if collective.size > MAX_MATRIX_BYTES:
+        yield "workload.collective.size", f"is {size}, at most {format_bytes(MAX_MATRIX_BYTES)}"
+    if gpus > MAX_TP:
+        yield "workload.collective.gpus", f"is {gpus}, at most {MAX_TP}"
+    if collective.size < ELEMENT_BYTES * gpus:
+        yield "workload.collective.size", f"is {size}, less than one FP16 element for each of {gpus} GPUs"
+
+
+def _of_explicit(machine: MachineSpec, n: int, quantum: int | None) -> Findings:
+    """What explicit mode cannot simulate of a ring of *n*."""
+    slot, window = longest_slot(machine, n), shortest_latency(machine, n)
+    if n == 1:
+        yield "mode", "explicit mode simulates a ring; one GPU (`workload.tp` is 1) is a plain GEMM: use `mirrored`"
+        return
+    if quantum is not None and window < quantum <= machine.link.latency:
+        message = f"is {format_time(quantum)}, cannot be longer than the shortest link latency"
+        yield "quantum", f"{message}, {format_time(window)}"
+    if window < slot:
+        message = f"the shortest link latency, {format_time(window)}, is below the longest issue slot"
+        yield "machine", f"{message} (`gpu.issue_slot`), {format_time(slot)}"
+
+
+def _check_names(problems: Problems, tree: Node, n: int) -> None:
+    """Report GPUs and links that a ring of *n* does not have."""
+    skews = tree.get(SKEW)
+    named = [(name, name, node) for name, node in tree.value.items()]
+    if skews is not None and skews.is_mapping:
+        named += [(f"{SKEW}.{name}", name, node) for name, node in skews.value.items()]
+    for key, name, node in named:
+        match = OVERRIDE_KEY.fullmatch(name)
+        if match is not None and int(match[2]) >= n:
+            what, part = ("links", "link") if match[1] == "link" else ("GPUs", "gpu")
+            last = f", {part}[0] to {part}[{n - 1}]" if n > 1 else ""
+            problems.add(node, f"machine.{key}", f"there is no {name}: the ring has {n} {what}{last}", at_key=True)
+
+
+def _check_identical(problems: Problems, tree: Node, machine: ResolvedMachine, point: PointFile) -> None:
+    """Report what mirrored mode cannot simulate with one GPU."""
+    if not point.staggered:
+        message = "is false: every GPU begins with chunk 0, so no GPU represents all; use `mode: explicit`"
+        problems.report(tree, "staggered", message)
+    for key, difference in differences(machine.spec):
+        node, _ = node_at(machine.tree, tuple(key.split(".")))
+        message = f"mirrored mode simulates one GPU for all, but {difference}; use `mode: explicit`"
+        problems.add(node, f"machine.{key}", message, at_key=True)
+
+
+def shortest_latency(machine: MachineSpec, n: int | None = None) -> int:
+    """Return the shortest latency of the links, in picoseconds: the time in which no GPU can affect another.
+
+    Of a ring of *n*, in which every link may be overridden; None: of a ring of any size.
+    """
+    own = [one.link.latency for one in machine.own_links if n is None or one.number < n]
+    return min(own) if n is not None and len(own) == n else min([machine.link.latency, *own])
+
+
+def longest_slot(machine: MachineSpec, n: int) -> int:
+    """Return the longest issue slot of the GPUs of a ring of *n*, in picoseconds, rounded up."""
+    gpus = [machine.gpu, *(own.gpu for own in machine.own_gpus if own.number < n)]
+    return max(-(-gpu.issue_slot * PS_PER_S // min(gpu.compute_clock, gpu.clock_of_matrices)) for gpu in gpus)

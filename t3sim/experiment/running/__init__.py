@@ -1,0 +1,1 @@
+"""From points to results: phases, workers, resumed runs, result folders."""

@@ -1,0 +1,80 @@
+"""The result row of one point: which phases make it up, and what of their counters goes into which column."""
+
+from t3sim.config.experiment import WorkloadSpec
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.results.record import RunRecord
+from t3sim.strategies import Phase
+from t3sim.system.simulate import SimulationResult
+
+
+def record_of(result: SimulationResult) -> RunRecord:
+    """Return the result row of one point (comparisons with other points are left to ``derive``)."""
+    run, us = result.run, result.ticks.to_us
+    workload, gemm, layer = run.workload, run.workload.gemm, run.workload.layer
+    n_collective = run.strategy_params.get("collective_compute_units")
+    gemm_phase, fused, split = result.phase("gemm"), result.phase("fused"), result.phase("split")
+    reduce_scatter, all_gather = result.phase("reduce_scatter"), result.phase("all_gather")
+    together = fused or split
+    policy = run.arbitration.policy if run.arbitration is not None and together is not None else None
+    producer = together or gemm_phase
+    alone = [gemm_phase, reduce_scatter] if together is None else [together]
+    gathers = [all_gather, result.phase("all_reduce")] if split is None else []  # else it is part of the split run
+    phases = [phase for phase in (*alone, *gathers) if phase is not None]
+
+    def total(counter: str, *parts: Phase | None) -> int:
+        return sum(int(part.counters[counter]) for part in parts if part is not None)
+
+    def time_of(phase: Phase | None) -> float | None:
+        return None if phase is None else us(phase.ticks)
+
+    # A collective of compute units bypasses the L2: what it reads and writes alone is what it does in a split run.
+    # The one in a fused run is the reduce-scatter of the output, or the all-gather of A.
+    is_gathered = workload.operator == "ag-gemm"
+    scatter = fused if fused is not None and not is_gathered else reduce_scatter
+    gather = fused if fused is not None and is_gathered else all_gather
+    counters = producer.counters if producer is not None else {}
+    accesses = counters.get("l2_accesses", 0)
+    return RunRecord(
+        model=workload.model, sublayer=sublayer_name(workload), layer=layer.kind if layer else None,
+        tp=workload.collective.gpus if workload.collective is not None else workload.tp,
+        m=gemm.m if gemm else layer.model.tokens if layer else None,
+        n=gemm.n if gemm else layer.model.hidden if layer else None,
+        k=gemm.k if gemm else None,
+        machine=run.machine.name, strategy=run.strategy, arbitration=policy,
+        mca_threshold=_threshold_text(policy, together), mode=run.mode,
+        gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
+        collective_compute_units=n_collective,
+        time_us=us(result.total),
+        operator_us=us(result.operator) if result.operator is not None else None,
+        gemm_us=time_of(gemm_phase), rs_us=time_of(reduce_scatter), ag_us=time_of(all_gather), fused_us=time_of(fused),
+        others_us=us(result.others) if result.others is not None else None,
+        dram_gemm_read_bytes=total("operand_read_bytes", producer) if producer else None,
+        dram_gemm_write_bytes=total("output_write_bytes", producer) if producer else None,
+        dram_rs_read_bytes=total("comm_read_bytes", scatter), dram_rs_write_bytes=total("comm_write_bytes", scatter),
+        dram_ag_read_bytes=total("comm_read_bytes", gather), dram_ag_write_bytes=total("comm_write_bytes", gather),
+        link_bytes=total("link_bytes", *phases),
+        l2_hit_rate=counters["l2_hits"] / accesses if accesses else None,
+        tracker_peak_entries=total("tracker_peak_entries", fused), tracker_stalls=total("tracker_stalls", fused),
+        dma_commands=total("dma_commands", fused), mem_requests=total("mem_requests", *phases),
+        workgroup_spread=gemm_phase.counters["workgroup_spread"] if gemm_phase else None,
+        workgroup_spread_fused=together.counters["workgroup_spread"] if together else None,
+        wall_s=result.wall_s,
+    )  # fmt: skip
+
+
+def sublayer_name(workload: WorkloadSpec) -> str | None:
+    """Return how results call a sublayer: AG in front if its A is gathered, AR if its output is reduced at all GPUs."""
+    if workload.operator == "gemm-rs":
+        return workload.sublayer
+    operator = "AG" if workload.operator == "ag-gemm" else "AR"
+    return operator if workload.sublayer is None else f"{operator} {workload.sublayer}"
+
+
+def _threshold_text(policy: str | None, together: Phase | None) -> str | None:
+    """Return the threshold in force as text: a number, or ``none`` for no limit; None if *policy* shows none."""
+    if policy is None or arbitration_policies.get(policy).threshold is None:
+        return None
+    if together is None or "mca_threshold" not in together.counters:  # sublayers of a layer that differ in it
+        return None
+    threshold = together.counters["mca_threshold"]
+    return "none" if threshold is None else str(threshold)

@@ -1,0 +1,229 @@
+"""A kernel that moves data: loads, adds and stores, step by step, as ring collectives do.
+
+Models: one workgroup on a compute unit, which loads its operands past the L2, adds them and stores the result to
+another GPU, to its own memory or to both: line by line and in order, at most ``max_lines`` in flight (``move_lines``),
+or by wavefronts that load, wait and store by themselves (``wavefronts``).  A step without operands fills memory.  A
+step starts when what it needs has been received and the workgroup is over the overhead of the one before (fence, flag,
+barrier).
+A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
+runs: its steps are the engine's commands, the overhead is the startup of each, and what its stream takes to look at a
+signal if one stands between them; the limits are the engine's.
+Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
+slower for the first two reasons.  Beside a GEMM, each workgroup takes the first of its compute units on which no
+workgroup of a GEMM runs any more and starts up there; when it ends, GEMMs may use the unit again; see
+``workgroup_dispatcher``.
+A step that waits for a signal of the GPUs of its operands asks one after the other for its value, and again when the
+answer is too small.
+A kernel that *shares units* runs beside the workgroups of GEMMs, as warps of theirs do: its workgroups take any compute
+unit that no other move kernel is on, and take turns with those of the GEMM in being the first in a slot, which leaves
+the others what is left of the path to the L2.  Lines in flight have a limit for each: each has registers and shared
+memory of its own to hold them.
+Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue); the
+limited size of receive buffers (identical GPUs never get so far ahead of each other).
+Pinned by tests/kernel/test_move_kernel.py, tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
+"""
+
+from t3sim.gpu.units import codes
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.collective.move_lines import lines_of, load_line_by_line, source_of, store_in_order
+from t3sim.gpu.units.collective.wavefronts import begin_wavefronts, go_on_by_wavefronts
+from t3sim.gpu.units.compute.compute_unit import hand_path_on, has_workgroups, issue_credit, return_promise
+from t3sim.gpu.units.compute.unit_sleep import wake_unit
+from t3sim.gpu.units.l2.l2_slice import take_returns
+from t3sim.gpu.units.ledger import note_idle_slots, note_issue
+from t3sim.gpu.units.link.link_port import write_message
+from t3sim.gpu.units.signals import is_posted
+from t3sim.gpu.units.state import RETURN_RING
+
+
+@kernel
+def row_of(moves, part):
+    """Return the row of the table that holds the step that a workgroup is at."""
+    return moves.first_step + part.step * moves.n_step_columns + (part.number if moves.n_step_columns > 1 else 0)
+
+
+@kernel
+def may_start(gpu, moves, cu_index, step, outbox, now):
+    """Return whether what a step waits for has been posted, on this GPU or on those of its operands.
+
+    Of another GPU it has to be asked: the next question follows an answer, so there is one under way at a time.
+    """
+    if step.wait_where == 0 or step.wait_signal < 0:
+        return is_posted(gpu, step)
+    part = gpu.move_workgroups[cu_index]
+    while part.n_seen < step.n_operands:
+        distance = source_of(moves, step, part.n_seen)
+        if distance > 0:
+            if part.is_polling == 0:
+                message = outbox[gpu.n_outbox]
+                write_message(message, now + gpu.slot_ticks, codes.POLL, distance, cu_index, 0, step.wait_signal, 1)
+                gpu.n_outbox += 1
+                part.is_polling = 1
+            return False
+        if gpu.signals[step.wait_signal] < step.wait_at_least:
+            return False
+        part.n_seen += 1
+    return True
+
+
+@kernel
+def note_polled(gpu, steps, cu_index, value):
+    """A GPU has answered what the value of a signal is that the step on a compute unit waits for."""
+    part = gpu.move_workgroups[cu_index]
+    moves = gpu.operations[gpu.compute_units[cu_index].move_operation]
+    part.is_polling = 0
+    part.n_seen += value >= steps[row_of(moves, part)].wait_at_least
+
+
+@kernel
+def reason_in_step(cu):
+    """Return what keeps a compute unit from the end of its step: no room, or operands that are under way."""
+    if cu.refused_by != codes.WORKING:
+        return cu.refused_by
+    return codes.FOR_DRAM_QUEUE if cu.is_waiting else codes.FOR_DRAM
+
+
+@kernel
+def dispatch_moves(gpu, now):
+    """Give empty compute units to the workgroups of move kernels that have none, in order of both."""
+    if gpu.n_moving == 0:
+        return
+    for place in range(gpu.n_running):
+        moves = gpu.operations[gpu.running[place]]
+        if moves.kind == codes.MOVES:
+            for cu_index in range(moves.first_unit, moves.end_unit):
+                if moves.n_dispatched == moves.n_workgroups:
+                    break
+                cu = gpu.compute_units[cu_index]
+                if cu.move_operation < 0 and (moves.shares_units or not has_workgroups(gpu, cu)):
+                    begin_workgroup(gpu, gpu.running[place], cu_index, now)
+
+
+@kernel
+def runs_gemm(gpu):
+    """Return whether workgroups of a GEMM are on compute units, or will be next."""
+    for place in range(gpu.n_running):
+        if gpu.operations[gpu.running[place]].kind == codes.GEMM:
+            return True
+    return False
+
+
+@kernel
+def begin_workgroup(gpu, operation, cu_index, now):
+    """The next workgroup of a move kernel takes a compute unit, and starts up there."""
+    moves = gpu.operations[operation]
+    cu = gpu.compute_units[cu_index]
+    wake_unit(gpu, cu)
+    cu.move_operation = operation
+    cu.is_taken = 1 - moves.shares_units
+    is_kept = cu.l1_granules > 0 and runs_gemm(gpu)
+    cu.l1_granules = min(cu.l1_granules, moves.l1_granules) if is_kept else moves.l1_granules
+    if cu.is_taken and cu.wanted_by >= 0:
+        gpu.operations[cu.wanted_by].n_wanted -= 1
+        cu.wanted_by = -1
+    if gpu.runs_gemms == 0 or cu_index >= gpu.n_compute_units:
+        note_idle_slots(gpu, cu)
+    part = gpu.move_workgroups[cu_index]
+    part.number = moves.n_dispatched
+    part.step_ready_at = now + moves.startup_ticks
+    part.step = part.step_line = part.step_operand = part.step_stored = part.line_head = part.line_tail = 0
+    part.n_seen = 0
+    part.knows_distance = moves.n_wavefronts > 0
+    part.wide_load_ticks = moves.wide_load_ticks
+    begin_wavefronts(moves, part)
+    gpu.move_units[moves.first_workgroup + part.number] = cu_index
+    if moves.n_dispatched == 0:
+        moves.began_at = now
+    moves.n_dispatched += 1
+    gpu.n_moving -= 1
+    if moves.n_dispatched == moves.n_workgroups and moves.n_wanted > 0:
+        want_no_more(gpu, operation)
+
+
+@kernel
+def want_no_more(gpu, operation):
+    """No compute unit is kept free for a move kernel any more."""
+    gpu.operations[operation].n_wanted = 0
+    for cu_index in range(gpu.n_compute_units):
+        if gpu.compute_units[cu_index].wanted_by == operation:
+            gpu.compute_units[cu_index].wanted_by = -1
+
+
+@kernel
+def end_move_workgroup(gpu, moves, cu_index, now):
+    """A workgroup of a move kernel has made its last step: its compute unit is free."""
+    cu = gpu.compute_units[cu_index]
+    cu.move_operation = -1
+    cu.is_taken = 0
+    cu.outstanding_granules = cu.returning[(gpu.slot_index + 1) % RETURN_RING].granules = 0  # all have come by then
+    if not has_workgroups(gpu, cu):
+        cu.idle_from = gpu.n_active_slots
+    gpu.move_units[moves.first_workgroup + gpu.move_workgroups[cu_index].number] = -1
+    moves.n_finished += 1
+    moves.end_at = now
+    gpu.compute_done_at = now
+
+
+@kernel
+def is_second(gpu, cu):
+    """Return whether a move kernel on *cu* acts after the workgroups of GEMMs there: every other slot, they first."""
+    return cu.move_operation >= 0 and not cu.is_taken and gpu.slot_index & 1 and has_workgroups(gpu, cu)
+
+
+@kernel
+def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, comes_second, now):
+    """One slot of the workgroup of a move kernel on a compute unit; *comes_second*: others have acted there before."""
+    part = gpu.move_workgroups[cu_index]
+    cu = gpu.compute_units[cu_index]
+    take_returns(cu, gpu.slot_index)
+    credit = issue_credit(gpu, cu)
+    state = codes.IDLE
+    waits_for = codes.NOTHING_LEFT
+    while part.step < moves.n_steps:
+        row = row_of(moves, part)
+        step = steps[row]
+        is_ready = may_start(gpu, moves, cu_index, step, outbox, now)
+        if moves.wake_ticks > 0 and not is_ready:
+            part.step_ready_at = now + gpu.slot_ticks + moves.wake_ticks
+            waits_for = codes.FOR_DEPENDENCY
+            break
+        if part.step_ready_at > now:
+            state = codes.COLLECTIVE_WORK
+            waits_for = codes.WORKING  # start, fence, flag and barrier are its own work
+            break
+        if not is_ready:
+            waits_for = codes.FOR_DEPENDENCY
+            break
+        state = codes.COLLECTIVE_WORK
+        if step.start_at < 0:
+            step.start_at = now
+        if moves.n_wavefronts > 0:
+            credit = go_on_by_wavefronts(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
+        else:
+            credit = store_in_order(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
+            credit = load_line_by_line(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
+        if part.step_stored < lines_of(moves, part, step.n_lines):
+            waits_for = reason_in_step(cu)
+            break
+        step.end_at = max(step.end_at, now)
+        part.step += 1
+        part.step_line = part.step_stored = part.n_seen = 0
+        begin_wavefronts(moves, part)
+        part.step_ready_at = now + (moves.slice_overhead_ticks if step.n_granules > 0 else 0)
+        if part.step == moves.n_steps:
+            end_move_workgroup(gpu, moves, cu_index, now)
+            waits_for = codes.NOTHING_LEFT
+    part.last_reason = waits_for
+    comes_first = moves.shares_units and not comes_second and has_workgroups(gpu, cu)
+    if comes_first or comes_second:  # those others account for the slot
+        cu.refused_by = codes.WORKING
+    else:
+        cu.state_slots[state] += 1
+        note_issue(gpu, cu, waits_for, credit)
+        if moves.shares_units:
+            cu.idle_from = gpu.n_active_slots
+    if comes_first:
+        hand_path_on(gpu, cu, credit)
+        return
+    cu.issue_debt = min(cu.issue_debt, credit)
+    return_promise(gpu, cu)

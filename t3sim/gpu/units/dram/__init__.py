@@ -1,0 +1,1 @@
+"""The memory: controller, DRAM queue, channel, near-memory updates, address map."""

@@ -1,0 +1,1 @@
+"""The L2 in front of the memory channels."""

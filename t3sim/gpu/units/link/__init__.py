@@ -1,0 +1,1 @@
+"""Ports, wire and mailbox between GPUs, and signals."""

@@ -1,0 +1,135 @@
+"""The wire that leads away from a GPU, and how what has come over one gets to where a GPU takes it in.
+
+Models: latency.  What is on the wire arrives a latency later, and is then named after the GPU that it comes from.
+Bandwidth is enforced where it is felt, at the sender's port (``link_port``), because a full port holds back stores;
+the wire checks that the port kept to the rate, and counts.  Credits, signals and what is asked about them take no time
+on it; what asks for data takes that of a header.
+Messages travel in batches, one per quantum, each message with its own time.  What arrives waits in the inbox, behind a
+switch in front of the ingress port, in a ring for each GPU that sends.  In mirrored mode a GPU hears itself.
+Leaves out: errors and their repetition; hops of a switch, which are a part of the latency.
+Pinned by tests/network/test_link.py and tests/network/test_wire.py.
+"""
+
+from t3sim.gpu.units import codes
+from t3sim.gpu.units._jit import kernel
+
+
+@kernel
+def carry(wire, messages, n_messages):
+    """Let *n_messages* travel; return whether the port kept to the rate of the wire.
+
+    ``at`` is when the last bit of each left the sender, then when it arrives.
+    """
+    cost = 0
+    last_at = wire.last_at
+    packet, header = -1, 0  # of the message before
+    for i in range(n_messages):
+        message = messages[i]
+        is_granule = message.kind < codes.SIGNAL
+        if is_granule or message.kind == codes.LOAD:
+            if message.at < last_at:
+                return False
+            last_at = message.at
+            if message.packet != packet:
+                packet = int(message.packet)
+                header = wire.header_cost // max(packet, 1)
+            cost += header
+            if is_granule:
+                cost += wire.payload_cost
+                wire.n_granules += 1
+        message.at += wire.latency_ticks
+        if message.distance != 0:
+            message.distance = wire.n_gpus - message.distance
+    is_in_time = cost <= (last_at - wire.last_at + 1) * wire.scale
+    wire.last_at = last_at
+    return is_in_time
+
+
+@kernel
+def take_in(gpu, peers, arrivals, inbox, messages, first, n_messages):
+    """Put messages, which are in order of arrival for each sender, from number *first* on where they wait.
+
+    Return the number of the first one that finds no room, *n_messages* if there is none.
+    """
+    n_taken = first
+    while n_taken < n_messages and finds_room(gpu, peers, arrivals, inbox, messages[n_taken]):
+        if messages[n_taken].kind == codes.LOAD:
+            gpu.n_asked_for += messages[n_taken].signal
+        n_taken += 1
+    note_waiting(gpu, peers)
+    return n_taken
+
+
+@kernel
+def finds_room(gpu, peers, arrivals, inbox, message):
+    """Put a message where it waits; return whether there is room."""
+    if not gpu.ingress_port.is_there:
+        if gpu.inbox_tail - gpu.inbox_head == len(inbox):
+            return False
+        inbox[gpu.inbox_tail & (len(inbox) - 1)] = message
+        gpu.inbox_tail += 1
+        return True
+    size = gpu.ingress_port.ring_size
+    peer = peers[message.distance]
+    if message.kind == codes.CREDIT:
+        if peer.credit_tail - peer.credit_head == size:
+            return False
+        arrivals[(len(peers) + message.distance) * size + (peer.credit_tail & (size - 1))] = message
+        peer.credit_tail += 1
+        return True
+    if peer.data_tail - peer.data_head == size:
+        return False
+    arrivals[message.distance * size + (peer.data_tail & (size - 1))] = message
+    peer.data_tail += 1
+    return True
+
+
+@kernel
+def note_waiting(gpu, peers):
+    """Note how many messages wait to be taken in, if there were never as many."""
+    n_waiting = gpu.inbox_tail - gpu.inbox_head
+    if gpu.ingress_port.is_there:
+        for distance in range(len(peers)):
+            n_waiting += peers[distance].data_tail - peers[distance].data_head
+    gpu.peak_inbox = max(gpu.peak_inbox, n_waiting)
+
+
+@kernel
+def hear_itself(gpu, peers, arrivals, inbox, outbox, dma_queue):
+    """What was sent since the last time travels and is taken in by its sender, if there is room for all of it.
+
+    Return NO_ROOM, to be called again; RATE_BROKEN; AT_HORIZON.
+    """
+    if gpu.n_travelling == 0 and gpu.n_outbox > 0:
+        if not carry(gpu.wire, outbox, gpu.n_outbox):
+            return codes.RATE_BROKEN
+        gpu.n_travelling = gpu.n_outbox
+    gpu.n_heard = take_in(gpu, peers, arrivals, inbox, outbox, gpu.n_heard, gpu.n_outbox)
+    if gpu.n_heard < gpu.n_outbox:
+        return codes.NO_ROOM
+    gpu.n_outbox = gpu.n_travelling = gpu.n_heard = 0
+    if lacks_places(gpu, dma_queue):
+        return codes.NO_ROOM
+    gpu.hears_at = gpu.now + gpu.quantum_ticks
+    return codes.AT_HORIZON
+
+
+@kernel
+def lacks_places(gpu, dma_queue):
+    """Return whether what others have asked for, and has not been sent, needs more places in front of the link."""
+    return gpu.n_asked_for - gpu.link_port.dma_head > len(dma_queue)
+
+
+# --- as Python calls them, on arrays ---------------------------------------------------------------
+
+
+@kernel
+def carry_batch(wires, messages):
+    """See ``carry``."""
+    return carry(wires[0], messages, len(messages))
+
+
+@kernel
+def take_in_batch(state, peers, arrivals, inbox, messages, first):
+    """See ``take_in``."""
+    return take_in(state[0], peers, arrivals, inbox, messages, first, len(messages))

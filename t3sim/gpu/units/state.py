@@ -1,0 +1,647 @@
+"""What every unit of a GPU remembers: nested NumPy dtypes, one record per GPU.
+
+Sizes here are capacities and part of the compiled type; the numbers a machine really has (``n_...`` fields) are values,
+so machines that fit one ``Layout`` share one compilation (``assemble.layout_for``).  Tables whose length depends on the
+workload (workgroups, wavefront tiles, DMA commands, collective steps, messages) are arrays beside the record.  Times
+are ticks unless the name says cycles; a channel counts cycles of the memory clock.
+"""
+
+from mmap import mmap
+from typing import NamedTuple
+
+import numpy as np
+
+from t3sim.gpu.units.codes import FAR, FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KINDS, N_REASONS, NEVER
+
+CACHE_LINE = 64  # bytes, of the machine that simulates
+N_POLICY_PARAMS = 8
+MOST_SIMDS = 8  # of a compute unit
+MOST_STORES_OF_GROUP = 1 << 19  # granules, in its part of the egress buffer
+MOST_STORE_GROUPS = 33  # at the link port: 32 groups of compute units, and what no compute unit stores
+STORE_BUCKETS = 64  # by which stores in the stream queues of a channel are found
+RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
+INVERSE_SHIFT = 50  # bits of the inverse of a slot's length: what is less than two rings away keeps inside 64 bits
+LONGEST_SLEEP = 128  # slots of a CU, after which what comes back still finds its place in that ring free
+
+
+def record_dtype(*fields):
+    """Return a record of 64-bit integers: a field is a name, or a name and a shape; others are as NumPy has them.
+
+    What is as long as a cache line begins with one: most of what the loop waits for are lines that it has to fetch.
+    """
+    described = {"names": [], "formats": [], "offsets": [], "aligned": True}
+    end, widest = 0, 1
+    for field in fields:
+        name, *form = (field,) if isinstance(field, str) else field
+        if not form or isinstance(form[0], tuple):
+            form.insert(0, "i8")
+        dtype = np.dtype(tuple(form) if len(form) > 1 else form[0])
+        alignment = CACHE_LINE if dtype.itemsize >= CACHE_LINE else dtype.base.alignment
+        offset = end + -end % alignment
+        for key, value in (("names", name), ("formats", dtype), ("offsets", offset)):
+            described[key].append(value)
+        end, widest = offset + dtype.itemsize, max(widest, alignment)
+    return np.dtype({**described, "itemsize": end + -end % widest})
+
+
+# Half a cache line: rings of messages are read and written for each granule.
+MESSAGE = record_dtype(
+    "at",  # departure when sent, arrival when received, ticks
+    "granule",  # index inside the tile, or the address; of a SIGNAL, the amount; of POLLED, the value
+    ("tile", "i4"),  # wavefront tile there that it is stored to, or -1; of loads and polls, who asks
+    ("signal", "i4"),  # of the GPU that it goes to, which it posts; -1: none; of a LOAD, how many granules
+    ("packet", "i2"),  # bytes of the store that it is a part of, which decide how long it is on the wire
+    ("unit", "i2"),  # compute unit or copy engine that stores it, until it is on the wire; -1: none
+    ("kind", "i2"),  # of the request that it becomes, or SIGNAL and what follows it
+    ("distance", "i2"),  # distance of the GPU that it goes to; when received, of the one that it comes from
+)  # fmt: skip
+
+
+class Layout(NamedTuple):
+    """Capacities of one compiled type; the defaults are those of the standard layout.
+
+    Memory that a machine does not use is never touched, so a large capacity costs addresses and no memory.  Only
+    ``n_dram_banks`` costs time: a channel's record is longer, and a refresh of all banks looks at each of the layout.
+    """
+
+    n_compute_units: int = 272  # copy engines among them
+    n_slots: int = 4  # resident workgroups per compute unit
+    n_buffers: int = 16  # operand slices staged per workgroup
+    n_waiters: int = 1 << 20  # loads waiting on misses, whole GPU
+    n_collective_lines: int = 4096  # of a move kernel, loaded and not stored yet, per unit
+    n_wavefronts: int = 64  # of a workgroup of a move kernel
+    n_l2_banks: int = 128
+    n_l2_sets: int = 1 << 17  # all banks together: 256 MiB of lines of 128 bytes
+    n_noted_lines: int = 1 << 24  # of which the L2 knows when they were stored past its tags; power of two
+    l2_associativity: int = 16
+    n_mshrs: int = 512  # per bank
+    n_channels: int = 64
+    n_dram_banks: int = 16  # per channel
+    queue_entries: int = 512  # DRAM queue, per direction
+    n_classes: int = MOST_CLASSES  # of traffic, each with a stream queue in every channel
+    stream_queue_entries: int = 512  # power of two
+    tracker_entries: int = 8192
+    n_operations: int = 1024  # of a program
+    n_signals: int = 1 << 19
+    n_move_workgroups: int = 1 << 15  # of all move kernels of a program
+    n_done: int = 128  # column commands of one channel in one slot
+
+
+# What belongs to one request, or to one miss, lies side by side: cache misses are most of what the loop waits for.
+QUEUE_ENTRY = record_dtype(
+    ("next", "i4"), ("previous", "i4"),  # in the list of its bank and direction, which is closed
+    ("row", "i4"),
+    ("place", "i4"),  # column, bank, class and kind, packed as in codes
+    ("key", "i4"),  # see dram_queue
+    "tag",
+)  # fmt: skip
+REQUEST = record_dtype(
+    "place",  # packed as in codes
+    "tag",
+    "at",  # cycle of its arrival
+)  # fmt: skip
+DONE = record_dtype("kind", "traffic_class", "tag", "at")  # a column command and the cycle at which its data have moved
+MSHR = record_dtype(
+    "line", "fill_at",
+    ("remaining", "i4"),  # granules that have not come
+    ("waiter", "i4"),
+    ("next", "i4"),  # of the same set
+)  # fmt: skip
+WAVEFRONT = record_dtype(
+    "stretch",  # its lines, of those of a step
+    "n_loaded", "n_stored",  # of them
+    "n_due", "n_come",  # loaded when it waits, and there
+)  # fmt: skip
+RETURNING = record_dtype(("lines", "i4"), ("granules", "i4"))  # to a compute unit in a slot
+WAITER = record_dtype(
+    ("next", "i4"),
+    ("owner", "i4"),  # packed: see l2_slice
+)
+
+
+def channel_dtype(layout):
+    """One HBM channel: its FR-FCFS queue, bank state, stream queues and counters."""
+    banks = layout.n_dram_banks
+    classes = layout.n_classes
+    return record_dtype(
+        # what is looked at in every slot comes first: the clock of this channel (memory cycles), when each command
+        # bus can act next, and when a request can enter the DRAM queue
+        "now", "column_wake_at", "row_wake_at", "next_refresh_at", "admission_at",
+        "stalled",  # streams whose head waits for the next slot, as bits: tracker full or older store
+        "idle_reason",  # why nothing is in the DRAM queue, if nothing is
+        "n_done",  # column commands of this slot, for the units that wait for them
+        # queues and their parameters
+        "n_classes", "stream_capacity", "ring_mask",  # of the places that the capacity needs
+        "queue_capacity", "is_split", ("occupancy", (2,)), "is_draining",
+        "n_admitted", "n_banks", "banks_per_group", ("n_hits", (2,)),  # banks with a request for their open row
+        ("channel_column_at", (2,)), "channel_activate_at", ("activate_window", (4,)), "activate_pointer",
+        # per-bank refresh: the bank whose turn it is, -1: none, whether its row is still open, and how many have begun
+        "refreshed_bank", "is_refresh_closing", "n_refreshes",
+        # arbitration
+        "last_stream", "last_direction", "last_comm_at", "producer_done",
+        "lead",  # of compute over the link: finished for other GPUs and not sent; % of a stage
+        "first_stage_occupancy",  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
+        "first_stage_length",  # of the time that the link takes for what a stage stores; %
+        "reads_stored_operands",  # what GEMMs multiply is stored by the same program: their reads may not overtake it
+        "has_posted",  # a signal, since the units were told
+        "fault",  # see codes; NO_FAULT until something is wrong
+        "occupancy_cycles",
+        "noted_occupancy_cycles",  # of these, in the time series
+        "queue_wait_cycles",  # sum over requests in the DRAM queue, whose sum over cycles is occupancy_cycles
+        "peak_occupancy", "last_done_at",
+        # of split queues
+        "write_high_watermark", "write_low_watermark", "write_capacity", "write_age", "write_turn", "read_age",
+        "turn_to_writes",
+        "is_read_waiting",  # for a store that waits here
+        "turn_from",  # requests of the direction that is served that had been served before its turn
+        "turn_until",  # the direction that is served has had its turn when so many of its requests have been served
+        "held_since",  # when the oldest request of the direction that is not served came, or the other one's turn began
+        # timing parameters, cycles
+        "nBL", "nCL", "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS",
+        "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
+        "nRFCpb", "nRREFD",
+        # counters
+        "fault_tile", "n_turnarounds", "tracker_stalls", "hazard_stalls", ("n_commands", (6,)),
+        ("reason_cycles", (N_REASONS,)),  # the ledger: see ledger.py
+        # bank state, of 32 bits each, so that a look at all banks is short
+        "epoch",  # cycle from which times of banks are counted
+        "key_base",  # requests admitted before those from which keys are counted
+        ("hit_key", "i4", (2, banks)), ("column_at", "i4", (2, banks)), ("open_row", "i4", (banks,)),
+        ("activate_at", "i4", (banks,)), ("precharge_at", "i4", (banks,)),
+        ("closed_key", "i4", (3, banks)),  # of both directions, and of whichever needs a row of a unified queue
+        ("oldest_hit", "i4", (2, banks)),  # entry of the request with hit_key
+        # stream queues in front of the arbiter, one for each traffic class
+        ("queue_head", (classes,)), ("queue_tail", (classes,)),
+        ("ring_start", (classes,)),  # number of the request that the first place of the queue had, or has
+        ("n_reserved", (classes,)),  # entries promised to woken compute units
+        ("n_waiting_cu", (classes,)), ("waiting_head", (classes,)), ("last_served_at", (classes,)),
+        ("stalled_head", (classes,)),  # last head that was counted as stalled
+        ("n_stores_queued", (classes,)), ("store_counts", (STORE_BUCKETS,)),  # by class, and by address
+        ("policy_params", (N_POLICY_PARAMS,)), ("policy_scratch", (N_POLICY_PARAMS,)),
+        # the ledger
+        ("stream_changed_at", (classes,)),
+        ("stream_queue_cycles", (classes,)),  # sum over cycles of requests in the stream queue
+        ("stream_wait_cycles", (classes,)),  # sum over requests of leaving - entering the stream queue
+        ("n_requests", (classes, N_KINDS)), ("n_enqueued", (classes, N_KINDS)), ("n_served", (classes, N_KINDS)),
+        # what is long
+        ("done", DONE, (layout.n_done,)), ("free_entry", "i4", (2, layout.queue_entries)),
+        # the DRAM queue: the end of the list of each direction and bank, then a pool for each direction
+        ("entries", QUEUE_ENTRY, (2 * banks + 2 * layout.queue_entries,)),
+        ("requests", REQUEST, (classes, layout.stream_queue_entries)),
+        ("waiting_cu", "i4", (classes, layout.n_compute_units * layout.n_slots)),
+    )  # fmt: skip
+
+
+def l2_dtype(layout):
+    """The L2: tags in recency order, miss-status registers, bank ports."""
+    banks = layout.n_l2_banks
+    return record_dtype(
+        "n_banks", "banks_per_channel", "sets_per_bank", "associativity", "n_mshrs", "granules_per_line",
+        "bank_ticks",  # one line access occupies a bank this long
+        "bank_queue_ticks",  # how far a bank may be booked ahead
+        "request_ticks", "return_ticks",  # CU to bank and back: half of the hit latency each
+        "miss_ticks",  # bank to memory controller, on a miss
+        "keeps_dirty_lines",  # at the end of a kernel
+        "n_partitions",
+        "partition_bits",  # channels of a partition, as a power of two
+        "crossing_ticks",  # from one partition to another and back
+        "set_bits",  # sets of a bank, as a power of two
+        "low_bits",  # of a line, on which its place in the bank does not depend
+        ("tags", "i4", (layout.n_l2_sets, layout.l2_associativity)),  # see l2_slice
+        ("filling", "i2", (layout.n_l2_sets,)),  # first miss-status register of each set, or -1
+        ("bank_free_at", (banks,)), ("n_free_mshrs", (banks,)), ("free_mshr", "i4", (banks, layout.n_mshrs)),
+        ("mshrs", MSHR, (banks, layout.n_mshrs)), "n_waiters", "n_free_waiters",
+        ("free_waiter", "i4", (layout.n_waiters,)), ("waiters", WAITER, (layout.n_waiters,)),
+        ("flush_cursor", (banks,)),  # next set of each bank
+        "n_accesses", "n_hits", "n_merged", "n_misses",
+        "n_copy_hits",  # of the hits: in the copy of another partition's line
+        "n_crossings",  # loads that had to ask another partition
+        "n_copies",  # made
+        "n_store_accesses", "n_evictions", "n_dirty_evictions", "n_flushed", "n_fills",
+        "n_delivered",  # loads answered by a fill
+        "n_granules_requested",  # for fills
+        "n_granules_dirtied", "n_granules_written_back",
+        # what was stored past the tags: see l2_slice
+        "retained_granules",
+        "n_brought_in",  # granules that took the place of others, by misses and stores of whatever way
+        "n_found",  # granules that move kernels loaded from the L2
+        ("stored_at", (layout.n_noted_lines,)),  # which line, and n_brought_in when it was stored, packed; 0: none
+    )  # fmt: skip
+
+
+def workgroup_slot_dtype(layout):
+    """One resident workgroup of a compute unit."""
+    return record_dtype(
+        "workgroup",  # id, or -1 when the slot is free
+        "kernel",  # operation whose persistent workgroup has the slot, or had it last; -1: none had
+        "member", "n_taken",  # number of that workgroup, and how many of its own tiles it has taken
+        "next_place",  # in the order of the tile that it has taken and not begun; -1: none
+        "launch_at",
+        "load_slice",  # that is loaded; those of the next tile follow those of this one
+        "n_slices", "n_to_load",  # of its tile; and with those of the next one, if it has taken that
+        "load_line", "multiply_slice", "is_multiplying", "work_left",
+        "first_buffer",  # of the tile
+        ("ready_at", (layout.n_buffers,)),
+        ("outstanding", "i2", (layout.n_buffers,)), ("is_issued", "i1", (layout.n_buffers,)),
+        "store_line", "stores_outstanding",
+        "stored_at",  # from when on the tile can be stored, or when the last of it will have been
+        # the ledger: see ledger.py
+        "refused_by",  # what last had no room for a line of this workgroup; WORKING: nothing
+        "refused_line",  # that line of the L2
+    )  # fmt: skip
+
+
+def compute_unit_dtype(layout):
+    """One compute unit: its resident workgroups, its share of the memory system, its time accounting."""
+    return record_dtype(
+        # what is looked at in every slot comes first
+        "sleeps_until",  # slot before which it only multiplies; 0: it is awake
+        "is_taken",  # by the workgroup of a move kernel, for itself
+        "idle_from",  # first active slot that is not accounted for, unless GEMMs or a move kernel run on it
+        "move_operation",  # that a workgroup runs of on it; -1: none
+        "is_waiting",  # queued in front of a channel that had no room
+        "granted_channel",  # room promised there; -1: none
+        "asking_slot",  # whose workgroup issued last: it stands in line while the unit waits, and uses the promise
+        "issue_debt",  # of the path to the L2, at most 0: what the last access overdrew
+        ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
+        "outstanding_lines",  # loads of GEMMs in flight: until the data are back in the CU
+        # stores in flight, until they are acknowledged, or loads of a move kernel that has the CU for itself
+        "outstanding_granules",
+        "store_queue",  # of the link port, in which its stores to other GPUs wait
+        "unsent_granules",  # in that queue, and in front of the wire
+        # the ledger: see ledger.py
+        "refused_by",  # what had no room for a line in this slot; WORKING: nothing was refused
+        "refused_ticks",  # of the slot, which could not be used for that
+        ("reason_ticks", (N_REASONS,)),
+        ("state_slots", (N_CU_STATES,)),  # spent in each state
+        "slept_from",  # first slot of its sleep that is not accounted for
+        "granted_class",  # of traffic, in whose queue room is promised
+        "wanted_by",  # move kernel that it is kept free of GEMM workgroups for; -1: none
+        "shares",  # of it that resident workgroups take, of ALL_SHARES
+        "l1_granules",  # of loads of a move kernel that its L1 has room for; 0: it has not been set in this program
+        ("returning", RETURNING, (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
+    )  # fmt: skip
+
+
+def move_workgroup_dtype(layout):
+    """A workgroup of a move kernel on its compute unit: its place in the steps, the lines that it has under way."""
+    return record_dtype(
+        "number",  # in its kernel
+        "step_ready_at", "step",
+        "step_line",  # lines of this step issued so far
+        "n_seen", "is_polling",  # operands whose GPUs have posted what the step waits for; asked for the next one
+        "step_operand", "step_stored", "line_head", "line_tail", ("line_remaining", "i4", (layout.n_collective_lines,)),
+        ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
+        "outstanding_lines",  # loaded for it and not stored
+        "knows_distance",  # loads from another partition of the L2 take it longer
+        "wide_load_ticks",  # all its loads take it longer
+        "oldest", "oldest_stretch",  # of its wavefronts, and of their lines
+        "sleeps_until",  # tick before which no wavefront has anything to do, unless more comes
+        ("wavefronts", WAVEFRONT, (layout.n_wavefronts,)),
+        ("simd_free_at", (MOST_SIMDS,)),  # when a SIMD unit may load the next line
+        "last_reason",  # why it did not go on in the last slot
+    )  # fmt: skip
+
+
+def tracker_dtype(layout):
+    """T3's tracker: set-associative counters per wavefront tile."""
+    return record_dtype(
+        "n_sets", "entries_per_set", ("entry_tile", (layout.tracker_entries,)),
+        ("entry_remaining", (layout.tracker_entries,)), ("entry_last_at", (layout.tracker_entries,)), "n_entries",
+        "peak_entries", "n_allocated", "n_triggered",
+        "n_counted",  # stores counted
+        "held_workgroup",  # last workgroup whose dispatch waited for its set
+        "dispatch_stalls", "n_fired", ("fired_tile", (layout.tracker_entries,)),
+        ("fired_at", (layout.tracker_entries,)),
+    )  # fmt: skip
+
+
+def dma_dtype():
+    """T3's DMA engine: cursor through the ready commands and read-ahead accounting."""
+    return record_dtype(
+        "n_ready", "n_taken", "tile_cursor", "granule_cursor", "credit",
+        "bytes_per_tick_num", "bytes_per_tick_den",  # rate at which reads are issued
+        "read_ahead_granules",
+        "command_ticks",  # from when a command is its turn to its first read
+        "turn_at",  # of the command that is its turn
+        "reads_in_flight", "n_commands", "n_commands_done",
+        # the ledger: see ledger.py
+        "last_reason",  # of the last slot that was not NOTHING_LEFT
+        ("reason_slots", (N_REASONS,)),
+    )  # fmt: skip
+
+
+# Stores that wait for the wire.  Where each compute unit has a queue, those in the egress buffer are its first ones.
+STORE_QUEUE = record_dtype(
+    "head", "tail",  # granules taken off it, and put into it
+    "admitted",  # of these, to the buffer
+    "room",  # for those that are not
+    "first_place", "n_places",  # in the array of stores that wait
+    "group",
+    "next",  # queue of its group, in a circle
+)  # fmt: skip
+STORE_GROUP = record_dtype(
+    "n_stores", "head",  # in its part of the egress buffer, and taken off it
+    "turn",  # the queue of which the next one is admitted
+    "packet_left",  # granules of its packet that come behind the last one
+    ("fifo", "i2", (MOST_STORES_OF_GROUP,)),  # queues of those in the buffer, in the order in which they came
+)  # fmt: skip
+
+
+def link_port_dtype(layout):
+    """The egress port: serialises granules at the link rate."""
+    return record_dtype(
+        "granule_cost",  # wire time of one granule in full packets, in 1/scale ticks
+        "payload_cost",  # of it, without the share of the header of its packet
+        "header_cost",  # that share, times the bytes of the packet
+        "full_packet",  # bytes
+        "scale", "free_at_scaled",
+        "n_queues",  # of stores: 1, or one for each compute unit and one for what no unit stores
+        "n_groups",  # of these: those of compute units, and the last queue
+        "buffer_granules",  # that each group has of the egress buffer
+        "last_source",
+        "last_group",  # of the store that left last
+        "packet_left",  # granules of its packet that come behind it
+        "dma_head", "dma_tail",
+        "n_sent", "n_signals",  # granules and signals handed to the outbox
+        "busy_scaled", "idle_scaled",
+        # the ledger: see ledger.py
+        "noted_idle_scaled",  # idle up to the end of the last slot
+        "noted_sent",
+        ("reason_scaled", (N_REASONS,)),  # idle before the granules that were sent, by what it waited for
+        ("open_scaled", (N_REASONS,)),  # idle since then
+        ("groups", STORE_GROUP, (MOST_STORE_GROUPS,)),
+        ("queues", STORE_QUEUE, (layout.n_compute_units + 1,)),
+    )  # fmt: skip
+
+
+def ingress_port_dtype():
+    """The ingress port: the wire from the switch, which what comes from all other GPUs shares."""
+    return record_dtype(
+        "is_there",  # 0: a link from one neighbour, which has sent no faster than its rate
+        "payload_cost",  # as in the egress port
+        "header_cost", "scale", "free_at_scaled", "busy_scaled",
+        "last_source",  # distance of the GPU whose granule was served last
+        "ring_size",  # of the arrivals of each GPU, power of two
+        "buffer_granules",  # that one GPU may have on the way here
+        "n_served",  # messages moved to the inbox
+    )  # fmt: skip
+
+
+# A kernel that this GPU runs: when, on which compute units, where its work is in the other tables, how far it is.
+OPERATION_TABLE = record_dtype(
+    "kind", "state", "priority", "traffic_class",
+    "is_background",  # nothing waits for its end but what needs it
+    "issued_at",  # by the host
+    "launch_ticks",  # from then, or from what it waits for, to its start
+    "first_wait", "n_waits",  # of WAIT_TABLE
+    "n_untils",  # behind these in WAIT_TABLE: what has to hold before it has ended
+    "first_post", "n_posts", "n_posted",  # of POST_TABLE: what it posts at its end
+    "start_at", "end_at",  # the start is NEVER while it is not known
+    "began_at",  # when its first workgroup had a unit
+    "first_unit", "end_unit",  # compute units that it may run on
+    "first_workgroup",  # of WORKGROUP_TABLE; of a move kernel: of the compute units of its workgroups
+    "n_workgroups", "n_dispatched", "n_finished",
+    "l1_granules",  # of loads in flight that the L1 of a compute unit has room for beside the LDS of its workgroups
+    # GEMM
+    "is_persistent",  # its workgroups keep their compute units until it has no tile left
+    "n_resident", "n_begun",  # workgroups of a persistent kernel, and those that have a compute unit, or had; 0: others
+    "prologue_ticks",  # of a workgroup, behind its launch
+    "epilogue_ticks",  # of a tile, from its last multiplication to its first store
+    "count_ticks",  # of a tile, from its last acknowledgement to the end of its workgroup
+    "loads_ahead",  # each takes its next tile when it has loaded this one
+    "n_own", "n_shared",  # first tiles of each that nobody else takes, and how many of the rest have been taken
+    "n_slots",  # workgroups resident on a compute unit
+    "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
+    "n_stage_slots",  # workgroups of a stage
+    "n_released",  # leading workgroups of the dispatch order that hold no place of the tracker any more
+    "dispatch_window",  # workgroups that may be dispatched and not released
+    "tile_rows", "tile_columns", "wavefront_rows", "wavefront_columns",
+    "n_wavefronts",  # per workgroup; 0: a move kernel that goes on line by line
+    "first_tile",  # of TILE_TABLE
+    "n_slices",  # of k, each a line of a row of A or a column of B
+    "n_buffers",  # operand slices staged per workgroup
+    "last_slice_granules", "slice_work", "last_slice_work",
+    "element_bytes",  # of the output as it is stored
+    "is_tracked",  # the tracker counts its tiles
+    # move kernel
+    "n_ranks",
+    "shares_units",  # its workgroups run beside those of GEMMs
+    "n_wanted",  # compute units that are kept free for it
+    "first_step",  # of STEP_TABLE
+    "n_steps",  # of each workgroup
+    "n_step_columns",  # channels, each a workgroup; 1: all workgroups share each step
+    "slice_overhead_ticks",  # from the last store of a step to the next one
+    "startup_ticks",  # of a workgroup, on its compute unit
+    "wake_ticks",  # from the post that a step had to wait for to its start: an engine starts up, a wavefront polls
+    "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
+    "buffer_places",  # of a receive buffer, for each granule of data
+    "max_lines",  # in flight to one workgroup
+    "wavefront_lines", "sum_rounds", "n_simds",  # see wavefronts.py
+    "wide_load_ticks",  # that its loads take longer than those of GEMMs
+    "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
+    "header_ticks",  # and what a line stored to another GPU takes besides
+)  # fmt: skip
+
+
+# The wire that leads away from a GPU.
+WIRE = record_dtype(
+    "latency_ticks",
+    "payload_cost", "header_cost", "scale",  # time of a granule: of its data, of headers, the denominator
+    "n_gpus",  # by which who sends is told
+    "last_at",  # when the last bit of the last message left
+    "n_granules",  # put on the wire
+)  # fmt: skip
+
+
+def gpu_dtype(layout):
+    """One GPU: clocks, the running kernel, and all units."""
+    return record_dtype(
+        "now", "slot_ticks", "slot_index",
+        "slot_inverse",  # of slot_ticks, << INVERSE_SHIFT, rounded up
+        "compute_ticks", "memory_ticks",  # periods of the clocks
+        "n_compute_units", "n_copy_engines",  # units, and those behind them
+        "n_slots",  # workgroups resident per CU, of the operation that allows most
+        "n_channels", "n_classes",
+        "inbound_class",  # of what comes from other GPUs, and of what the DMA engine reads
+        "line_bytes", "granule_bytes",
+        # address map: sizes as powers of two
+        "interleave_bits", "channel_bits", "bank_bits", "group_bits", "row_unit_bits",
+        "line_issue_ticks", "store_issue_ticks",  # path CU <-> L2: one line loaded, and stored
+        "store_header_ticks",  # besides, if it goes to another GPU
+        "max_outstanding_lines",
+        "holds_writes",  # the memory does, so stores are acknowledged in front of it
+        "workgroup_launch_ticks",
+        # operations
+        "is_busy",  # from the load of a program to its end
+        "has_fault",  # any channel
+        ("operations", OPERATION_TABLE, (layout.n_operations,)),
+        ("running", (layout.n_operations,)),  # those that run, in the order in which they take their turn
+        ("move_units", (layout.n_move_workgroups,)),  # compute unit of each workgroup of a move kernel; -1
+        ("signals", (layout.n_signals,)), "n_operations",
+        "n_pending", "n_running",  # not started; started and not over
+        "n_awaited",  # of both, those not in the background
+        "has_background",
+        "next_start_at",  # of those that wait for nothing but time
+        "has_news",  # a signal has been posted that nobody has looked at
+        "n_undispatched",  # workgroups of GEMMs, started or not
+        "n_gemms_left",  # that have workgroups which have not ended
+        "n_moving",  # workgroups of move kernels that have no compute unit yet, of those that run
+        "runs_gemms",  # a GEMM has started: all compute units act in every slot
+        "stage_operation",  # whose first stage the policies are told of; -1: none
+        "n_active_slots", "first_active_at",  # slots in which compute units acted, tick of the first of them
+        "stage_granules",  # that a stage of the first GEMM stores
+        "n_to_send",  # granules that ended workgroups have for other GPUs, and all sent before this program
+        "compute_done_at", "last_done_at",  # last workgroup ended; last column command finished
+        "work_per_slot",  # of a matrix pipe
+        "n_buffers",  # operand slices staged per workgroup, of the operation that stages most
+        "n_slices_multiplied",
+        "n_tiles_open",  # tracked wavefront tiles that have not been triggered
+        ("dispatcher_slots", (N_REASONS,)), "dispatcher_reason",  # of the last slot; see ledger.py
+        # mailbox
+        "inbox_head", "inbox_tail", "n_outbox", "peak_inbox", "expected_inbound", "n_inbound",
+        "n_asked_for",  # granules, by other GPUs, of the program that runs
+        "n_signals_received",  # messages that brought no granule
+        "n_taken_in",  # messages, without questions about signals and their answers
+        "expected_loads", "n_loads",  # granules that other GPUs ask for
+        "n_fetched", "n_asked",  # granules that this GPU got so; messages by which it asked
+        # units
+        ("l2", l2_dtype(layout)), ("tracker", tracker_dtype(layout)), ("dma", dma_dtype()),
+        ("link_port", link_port_dtype(layout)), ("ingress_port", ingress_port_dtype()), ("wire", WIRE),
+        # mirrored mode
+        "hears_at", "quantum_ticks",  # when it hears next what it has sent (NEVER: from others); from then to the next
+        "n_travelling", "n_heard",  # of the outbox: messages on the wire; those of them taken in
+        # memory cycle before which nothing can happen in each channel unless a request comes: what every slot looks at
+        ("channel_sleeps_until", (layout.n_channels,)),
+        ("channels", channel_dtype(layout), (layout.n_channels,)),
+        "channels_until",  # memory cycle up to which those that have something to do have run
+        "n_waiting_cus",  # queued in front of channels that had no room
+        ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
+        ("move_workgroups", move_workgroup_dtype(layout), (layout.n_compute_units,)),  # by compute unit
+        "bin_ticks",
+    )  # fmt: skip
+
+
+# What an operation waits for, and what it posts at its end.
+WAIT_TABLE = record_dtype("signal", "at_least")
+POST_TABLE = record_dtype("distance", "signal", "amount")
+
+WORKGROUP_TABLE = record_dtype(
+    "operation",
+    "order",  # the workgroup of the same operation that is dispatched in this place
+    "first_tile", "n_rows", "n_columns",
+    "a_line", "b_line",  # of its operands: the first lines of its first row and column
+    "n_slices",  # that it multiplies: all of k, or its panel
+    "last_slice",  # number among them of the last one of k; in another panel none of them has it
+    "row_from", "row_until", "column_from", "column_until",  # of its operands, counted from its first: those it loads
+    "packet",  # bytes of its stores to other GPUs
+    "n_leaving",  # granules of its tile for other GPUs, stored there by it or sent by the DMA engine
+    "cu", "slot", "start_at", "multiply_at", "main_loop_end_at", "end_at",
+    "sent_mark",  # stores in its queue at the link port up to the end of this workgroup
+)  # fmt: skip
+
+TILE_TABLE = record_dtype(
+    "n_granules",  # 0: this wavefront has nothing to do (ragged edge)
+    "workgroup", "first_tile",  # of that workgroup, or of the part of its tile that this belongs to
+    "route",
+    "first_row",  # of the workgroup's tile that it has
+    "until_row",  # of the workgroup's tile: the first row behind the part that this belongs to
+    "next_part",  # first wavefront tile of the next part of the same workgroup's tile; -1: none
+    "wait_signal", "wait_at_least",  # at the first of a part: before the first load of the workgroup; -1: none
+    "row_granules",  # granules in one row of the tile
+    "first_granule", "pitch",  # address; granules from one row to the next
+    # where its stores go, if they leave the GPU, or what the DMA engine sends of it
+    "distance",  # distance of the GPU; 0: they stay
+    "to_tile",  # wavefront tile there, of the same shape; -1: a plain address
+    "to_granule", "to_pitch",  # that address
+    "signal",  # that each of its granules posts where it is stored in the end; -1: none
+    "updates_expected", "updates_seen",  # granule updates until trigger; 0: not tracked here
+    "dma_command",  # -1: none
+    "block_offset",  # granules of the same DMA block before this tile
+    "tracker_set",
+    "predecessor",  # first tile of the workgroup whose place in the tracker this one takes; -1: none
+    "n_open",  # at the first tile of a workgroup: its tiles that have not triggered
+)  # fmt: skip
+
+DMA_TABLE = record_dtype(
+    "first_tile", "n_tiles",
+    "kind",  # of the stores that it sends
+    "tiles_missing", "ready_at", "start_at", "end_at", "granules_left",
+    "queue_start",  # place of its first granule in the queue of DMA data
+)  # fmt: skip
+
+STEP_TABLE = record_dtype(
+    "n_lines", "n_granules", "n_operands",
+    "is_wide",  # 1: two operands in a row are the lines, in turn, of one array whose elements are twice as wide
+    "operand", "stride",  # first granule of the first operand; from one operand, or such array, to the next
+    "is_remote", "source", "source_stride",  # whether any lies on another GPU; distances of their GPUs, likewise
+    "is_received",  # the last operand lies as a step sent it, flags between the data
+    "send",  # kind of the message; -1: the result is not sent
+    "distance", "destination",  # of the GPU that it is sent to; first granule there
+    "kept_at",  # first granule of what is stored in own memory; -1: nothing
+    "wait_signal", "wait_at_least",  # before the step starts; -1: none
+    "wait_where",  # 1: on the GPUs of the operands
+    "post_signal",  # that each granule posts where it is sent, else where it is kept; -1: none
+    "packet",  # bytes of its stores to other GPUs
+    "start_at", "end_at",
+)  # fmt: skip
+
+# What a GPU knows of each GPU behind the same switch, by its distance; unused in a ring.
+PEER_TABLE = record_dtype(
+    "data_head", "data_tail",  # of what it has sent and the ingress port has not served
+    "credit_head", "credit_tail",  # of the credits that it has given back and that have not been taken
+    "credits",  # granules that may still be sent to it
+    "n_freed",  # granules of it that have left the ingress buffer since it was last given credits
+)  # fmt: skip
+
+# What the DRAM was told to do, in the order in which each channel issued it.  Entry 0 is the head of the log:
+# ``at`` is the number of commands behind it, ``tag`` how many found no room; ``command`` 1 lets the loop return
+# before there is none, so that somebody can empty it.
+COMMAND_LOG = record_dtype(
+    "at",  # cycle of the memory clock
+    "channel", "command",
+    "bank",  # -1: all banks
+    "row",  # of ACT and column commands; -1: all rows
+    "column",  # of column commands
+    "kind",  # of the request a column command serves
+    "tag",  # of the same request
+)  # fmt: skip
+
+
+def empty_gpu(layout, used=None):
+    """Return a one-element array with an idle GPU: everything zero but the fields whose idle value is not.
+
+    *used* are the capacities that the machine really uses (None: all); what lies beyond them stays zero and untouched.
+    """
+    used = layout if used is None else used
+    dtype = gpu_dtype(layout)
+    state = np.frombuffer(mmap(-1, dtype.itemsize), dtype).view(np.recarray)
+    gpu = state[0]
+    channels = gpu.channels[: used.n_channels]
+    channels["open_row"] = channels["stalled_head"] = -1
+    for name in ("column_wake_at", "row_wake_at"):
+        channels[name] = NEVER
+    channels["hit_key"] = channels["closed_key"] = FAR
+    channels["now"] = -1
+    channels["ring_mask"] = layout.stream_queue_entries - 1
+    channels["first_stage_occupancy"] = -1
+    channels["idle_reason"] = FOR_REQUEST
+    entries = layout.queue_entries
+    ends = 2 * layout.n_dram_banks
+    channels["free_entry"] = ends + np.arange(2 * entries).reshape(2, entries)
+    channels["entries"]["next"][:, :ends] = channels["entries"]["previous"][:, :ends] = np.arange(ends)
+    channels["entries"]["key"][:, :ends], channels["entries"]["row"][:, :ends] = FAR, -1
+    gpu.compute_units["granted_channel"] = -1
+    gpu.compute_units["move_operation"] = -1
+    gpu.compute_units["wanted_by"] = -1
+    for name in ("workgroup", "kernel", "next_place"):
+        gpu.compute_units["slots"][name] = -1
+    gpu.stage_operation, gpu.stage_granules = -1, 1
+    gpu.next_start_at = gpu.hears_at = NEVER
+    gpu.l2.tags[: used.n_l2_sets] = gpu.l2.filling[: used.n_l2_sets] = -1
+    gpu.l2.free_mshr[: used.n_l2_banks, : used.n_mshrs] = np.arange(used.n_mshrs)
+    gpu.l2.free_waiter[: used.n_waiters] = np.arange(used.n_waiters)
+    gpu.l2.n_waiters = gpu.l2.n_free_waiters = used.n_waiters
+    gpu.tracker.entry_tile[:] = -1
+    gpu.tracker.held_workgroup = -1
+    return state

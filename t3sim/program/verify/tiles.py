@@ -1,0 +1,157 @@
+"""The tiles of a GEMM as the checks see them: where they lie, which are alike, which the tracker counts."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.program.operations import NONE, Gemm, Ints, Program, paired, rectangles, tile_granules
+from t3sim.program.verify.shadow import CLOCK, Clock, Frames, Value
+
+HALVES = 2  # granules of partial sums, in FP32, for one of the output
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tiles, or parts of them, that are stored alike: one thread of the checks."""
+
+    kind: int
+    distance: int
+    signal: int
+    is_to_tiles: bool
+
+
+@dataclass(eq=False)
+class TileState:
+    """The tiles of a GEMM on one rank."""
+
+    gemm: Gemm
+    line: int  # granules
+    sizes: Ints  # granules of each tile, as it is stored
+    widths: Ints  # granules of a row of it
+    rows: Ints
+    chunk: Ints
+    index: Ints  # of the tile inside the chunk
+    group: Ints
+    groups: list[Group]
+    is_exact: bool  # each tile stands for one of the same shape; else an element is named by its chunk only
+    to: Ints  # tiles that each stands for at its receiver, forwarded or stored there: the first, and how many
+    n_to: Ints
+    seen: Ints  # granules that the tracker has counted
+    has_fired: NDArray[np.bool_]
+    clock: Clock  # what the GEMM knows when all that the tracker counts has come
+
+    @property
+    def expected(self) -> Ints:
+        """Return the granules after which each tile is complete."""
+        return self.gemm.stores.updates * self.sizes
+
+    @property
+    def n_parts(self) -> int:
+        """Return how many granules that it stores are added up for one of the output; 1: each is one."""
+        return parts_of_granule(self.gemm)
+
+    @property
+    def whole_widths(self) -> Ints:
+        """Return granules of a row of each tile in the output."""
+        return self.widths if self.n_parts == 1 else self.widths // HALVES
+
+    def value(self, frames: Frames, workgroups: Ints, inside: Ints, of: int | None = 0) -> Value:
+        """Return granules by their number *inside* tiles of *workgroups*; contributed by *of*, by default itself."""
+        offset = self.index[workgroups] * int(self.sizes.max()) + inside if self.is_exact else 0
+        return frames.value(self.chunk[workgroups], offset, of, len(workgroups))
+
+    def stored(self, frames: Frames, workgroups: Ints, inside: Ints) -> Value:
+        """Return granules as they are stored, by their number *inside* tiles: partial sums, if k is split.
+
+        These are twice as wide: the elements of a line of the output fill two, one behind the other.
+        """
+        if self.n_parts == 1:
+            return self.value(frames, workgroups, inside)
+        inside, half = output_granule(inside, self.widths[workgroups], self.line)
+        part = HALVES * self.gemm.stored.panel[workgroups] + half
+        return Value(self.value(frames, workgroups, inside).element, frames.part(part, self.n_parts))
+
+    def places(self, workgroups: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return, granule by granule, which of *workgroups*, the number inside its tile, and where it is stored."""
+        stores = self.gemm.stores
+        return rectangles(
+            stores.first[workgroups], stores.pitch[workgroups], self.rows[workgroups], self.widths[workgroups]
+        )
+
+    def tile_at(self, granule: int) -> int | None:
+        """Return a workgroup that stores to *granule* of some GPU, None if none does."""
+        stores = self.gemm.stores
+        row, column = np.divmod(granule - stores.first, np.maximum(stores.pitch, 1))
+        found = np.flatnonzero((row >= 0) & (row < self.rows) & (column < self.widths))
+        return int(found[0]) if len(found) else None
+
+
+def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
+    """Return the tiles of *gemm* before it runs; *n_threads* is the length of clocks."""
+    trace, stores, n = gemm.stored, gemm.stores, gemm.stored.n_workgroups
+    rows = np.array(trace.workgroups["n_rows"])
+    widths = tile_granules(trace, program.granule, trace.stored_element_bytes)[2]
+    is_to = stores.to != NONE
+    keys = ((stores.kind * program.n + stores.distance) * 2 + is_to) * (program.n_signals + 1) + stores.signal + 1
+    _found, examples, group = np.unique(keys, return_index=True, return_inverse=True)
+    groups = [
+        Group(int(stores.kind[w]), int(stores.distance[w]), int(stores.signal[w]), bool(is_to[w])) for w in examples
+    ]
+    to, n_to = stores.to.copy(), stores.n_to.copy()
+    for forward in gemm.forwards:
+        to[forward.workgroups], n_to[forward.workgroups] = paired(forward.workgroups, forward.to)
+    stands = to != NONE
+    alike = (n_to == 1) & (rows[to] == rows) & (widths[to] == widths)
+    of_trace = trace.workgroups["chunk"]
+    chunk = gemm.first_chunk + of_trace
+    n_before = np.cumsum(trace.panel == 0) - (trace.panel == 0)  # tiles
+    index = gemm.first_tile + n_before[trace.first_of_tile] - n_before[trace.chunk_ranges[of_trace, 0]]
+    return TileState(
+        gemm, program.line, rows * widths, widths, rows, chunk, index, group.reshape(-1), groups,
+        bool(alike[stands].all()), to, n_to, np.zeros(n, np.int64), np.zeros(n, np.bool_),
+        np.zeros((program.n, n_threads), CLOCK),
+    )  # fmt: skip
+
+
+def parts_of_granule(gemm: Gemm) -> int:
+    """Return how many granules that *gemm* stores are added up for one of its output."""
+    n_panels = gemm.trace.tiling.split_k
+    return HALVES * n_panels if n_panels > 1 else 1
+
+
+def parts_in(programs: Sequence[Program]) -> int:
+    """Return into how many parts contributions come, so that those of each GEMM are a number of these; 0: none does."""
+    gemms = (one for program in programs for one in program.operations if isinstance(one, Gemm))
+    n = math.lcm(*(parts_of_granule(one) for one in gemms))
+    return n if n > 1 else 0
+
+
+def output_granule(inside: Ints, widths: Ints, line: int) -> tuple[Ints, Ints]:
+    """Return which granule of a tile of the output a granule of its partial sums is of, and which half of that.
+
+    *inside* is its number in a tile with rows of *widths* granules, in whole lines.
+    """
+    row, column = np.divmod(inside, widths)
+    number, rest = np.divmod(column, line)
+    return row * (widths // HALVES) + number // HALVES * line + rest, number % HALVES
+
+
+def segments(gemm: Gemm) -> list[tuple[tuple[tuple[int, int], ...], Ints]]:
+    """Return runs of tiles, or of parts of them, in the order of dispatch, whose workgroups wait for the same signals.
+
+    A workgroup waits for the signals of all parts of its tile.
+    """
+    order = gemm.stored_order
+    if gemm.waits is None:
+        return [((), order)]
+    waits, makers = defaultdict[int, set[tuple[int, int]]](set), gemm.makers.tolist()
+    for maker, signal, at_least in zip(makers, gemm.waits.signal.tolist(), gemm.waits.at_least.tolist(), strict=True):
+        waits[maker] |= {(signal, at_least)} - {(NONE, at_least)}
+    keys = {maker: tuple(sorted(needed)) for maker, needed in waits.items()}
+    grouped = groupby(order.tolist(), key=lambda number: keys[makers[number]])
+    return [(key, np.array(list(numbers))) for key, numbers in grouped]

@@ -1,0 +1,29 @@
+"""Sequential: GEMM, then reduce-scatter, then all-gather; or all-gather, then GEMM; no concurrency.
+
+Of a GEMM whose output is reduced at all GPUs: GEMM, then an all-reduce by the library or kernel ``all_reduce``.
+"""
+
+from t3sim.collective.direct import ALGORITHMS, NCCL
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, all_reduce_parts, gemm_part, reduce_scatter_part
+from t3sim.program.plan import Plan, in_order
+from t3sim.registry import Parameter
+from t3sim.strategies.interface import Params, strategy
+
+ALL_REDUCE = Parameter(
+    NCCL, words={name: number for number, name in enumerate(ALGORITHMS)}, has_numbers=False,
+    meaning="Library or kernel of the all-reduce of `operator: gemm-ar`; other operators have none.",
+)  # fmt: skip
+
+
+@strategy(
+    "sequential", kind="baseline", order=0, runs_collectives=True, operators=("gemm-rs", "gemm-ar", "ag-gemm"),
+    parameters={"all_reduce": ALL_REDUCE}, splits_k=True,
+)  # fmt: skip
+def sequential(op: Operator, params: Params) -> Plan:
+    """One part after the other (T3 section 5.3)."""
+    if op.kind == "ag-gemm":
+        return Plan(in_order(all_gather_part(op), gemm_part(op)))
+    if op.kind == "gemm-ar":
+        return Plan(in_order(gemm_part(op), *all_reduce_parts(op, ALGORITHMS[params["all_reduce"]])))
+    return Plan(in_order(gemm_part(op), reduce_scatter_part(op), all_gather_part(op)))

@@ -1,0 +1,66 @@
+"""T3: the GEMM's stores start the reduce-scatter; no compute unit works for it (T3 section 4)."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from t3sim.errors import UsageError
+from t3sim.program.kernels import gemm, program
+from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
+from t3sim.program.operator import Operator
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
+from t3sim.strategies.interface import Params, strategy
+from t3sim.workload.tiling import stage_findings
+
+UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
+
+
+def fused_program(op: Operator, rank: int) -> Program:
+    """Return the fused GEMM and ring reduce-scatter of one rank (T3 section 4.4).
+
+    The chunk that it makes first goes straight to the neighbour; each following one stays until both its updates are
+    there and is then sent on by DMA; the last one stays.
+    """
+    memory, last = op.memory(), op.n - 1
+    kernel = gemm(op, memory, rank)
+    stores, neighbour, forwards = kernel.stores.copy(), op.n - 1, []
+    stores.kind[:] = UPDATE
+    stores.updates[:] = UPDATES_PER_ELEMENT if op.n > 1 else 1
+    for position in range(last):
+        here, there = op.chunk(position), op.chunk(position + 1)
+        if position == 0:
+            sent = np.arange(here.start, here.stop)
+            stores.to[sent], stores.n_to[sent] = paired(here, there)
+            stores.first[sent] = kernel.stores.first[stores.to[sent]]
+            stores.distance[sent], stores.updates[sent] = neighbour, 0
+        else:
+            forwards.append(Forward(here, there, neighbour, op.machine.gpu.dma.wavefront_tiles_per_block))
+    own = np.arange(op.chunk(last).start, op.chunk(last).stop)
+    reduced = Tiles("gemm", own, stores.first[own], stores.pitch[own])
+    kernel = replace(kernel, stores=stores, forwards=tuple(forwards))
+    return program(op, rank, memory, kernel, outputs=(reduced,))
+
+
+NEEDS = "T3's tracker and DMA engine, near-memory reduction"
+
+
+def in_stages(op: Operator) -> Plan:
+    """Return the plan; ``UsageError`` unless each stage has a tile."""
+    for key, message in stage_findings(op.shape, op.tiles.tiling, op.n):
+        raise UsageError(f"workload.{key}: {message}")
+    return fused_plan(op, fused_program, runs_on_one=True)
+
+
+@strategy("t3", has_stages=True, arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)
+def t3(op: Operator, _params: Params) -> Plan:
+    """T3 with round-robin memory controllers, or another policy that the experiment names; with MCA: ``t3-mca``."""
+    return in_stages(op)
+
+
+@strategy(
+    "t3-mca", has_stages=True, arbitration="mca", has_fixed_policy=True, needs=f"{NEEDS}, MCA", refines="t3", order=3
+)
+def t3_mca(op: Operator, _params: Params) -> Plan:
+    """T3 with MCA (memory-controller arbitration that favours compute)."""
+    return in_stages(op)
