@@ -13,7 +13,7 @@ help:
 	@echo "make study   run all experiments of the T3 study (about 35 minutes on two cores), compare with what was published"
 	@echo "make test    run the tests"
 	@echo "make test-deep  the same with all cases of fuzzers, mutants, determinism and data campaigns, and the deep self-check (hours)"
-	@echo "make check   run ruff (rules and format), mypy, the import contracts and the glossary"
+	@echo "make check   run ruff (rules and format), mypy, the import contracts, the rules of this repository and the glossary"
 	@echo "make bench   measure the simulator's speed"
 	@echo "make clean   remove .venv, caches and results"
 
