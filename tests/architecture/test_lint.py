@@ -23,7 +23,7 @@ assert SPEC is not None
 lint: Any = module_from_spec(SPEC)
 LOADER.exec_module(lint)
 
-KERNEL = "from t3sim.gpu.kernel._jit import kernel\n"
+KERNEL = "from t3sim.gpu.units._jit import kernel\n"
 GOOD = f'"""Unit."""\n{KERNEL}LIMIT = 4\n@kernel\ndef f(channel):\n    """Ask."""\n    return channel.n // LIMIT\n'
 MAKEFILE = ".PHONY: demo test\ndemo: x\n\ttrue\n"
 
@@ -63,8 +63,8 @@ LINES = ("see /home/someone/notes.txt", 'open("/root/x")', "as in shared/notes.m
 BAD_IMPORTS = {
     "layers": ("units.py", "import t3sim.workload"),
     "no-circles": ("config/machine.py", "import t3sim.config.resolve"),
-    "kernel": ("gpu/kernel/codes.py", "import t3sim.units"),
-    "dram-checker": ("checks/dram/rules.py", "import t3sim.gpu.kernel.codes"),
+    "kernel": ("gpu/units/codes.py", "import t3sim.units"),
+    "dram-checker": ("checks/dram/rules.py", "import t3sim.gpu.units.codes"),
     "simpy": ("errors.py", "import simpy"),
     "numba": ("workload/tiling.py", "import numba"),
     "yaml": ("config/machine.py", "import yaml"),
