@@ -10,19 +10,18 @@ Times are picoseconds.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import simpy
+from numpy.typing import NDArray
 
 from t3sim.analytic.bounds import data_rate
+from t3sim.analytic.events import loop
 from t3sim.collective.schedule import sent_granules
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.errors import ModelError
 from t3sim.program.operations import (
     AT_OPERANDS,
     NONE,
@@ -39,8 +38,6 @@ from t3sim.workload.tiling import ELEMENT_BYTES, multiplied_k, resident_workgrou
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # in which a tile multiplies that shares its compute unit with others
-
-Process = Generator[simpy.Event, Any, None]
 
 Stretch = Mapping[TilingSpec, float]  # how much longer the tiles of a kernel take than they multiply, where known
 
@@ -62,213 +59,154 @@ def plan_outline(plan: Plan, machine: MachineSpec, tick: float, known: Mapping[s
 
 def part_outline(part: Part, machine: MachineSpec, stretch: Stretch | None = None) -> int:
     """Return how long *part* takes on *machine*."""
-    used = part.clocked(machine)
-    return _Outline(part.programs[0], used, stretch or {}).run()
-
-
-@dataclass
-class _Signal:
-    """A counter, and who waits for it: at least so much, who came first, and the event."""
-
-    value: int = 0
-    waiting: list[tuple[int, int, simpy.Event]] = field(default_factory=list)
-
-
-class _Units:
-    """The slots of a range of compute units: each takes the next tile of the kernels that were launched on them.
-
-    Slots of a compute unit multiply round-robin; a slot that waits for a signal is skipped.
-    """
-
-    def __init__(self, env: simpy.Environment, n_units: int, n_slots: int) -> None:
-        self._env = env
-        self._kernels: list[tuple[int, int, deque[int], Any, simpy.Event]] = []  # by turn: priority, then operation
-        self._idle: deque[simpy.Event] = deque()
-        multipliers = [simpy.Resource(env, 1) for _ in range(n_units)]
-        for multiplier in n_slots * multipliers:
-            env.process(self._slot(multiplier))
-
-    def launch(self, turn: tuple[int, int], tiles: list[int], tile: Any) -> simpy.Event:
-        """Let ``tile(i)`` run for each of *tiles* when it is their *turn*; the event comes when all have ended."""
-        done = self._env.event()
-        left = deque(tiles)
-        counter = [len(tiles)]
-
-        def one(i: int, multiplier: simpy.Resource) -> Process:
-            yield from tile(i, multiplier)
-            counter[0] -= 1
-            if not counter[0]:
-                done.succeed()
-
-        heappush(self._kernels, (*turn, left, one, done))
-        while self._idle:
-            self._idle.popleft().succeed()
-        return done
-
-    def _slot(self, multiplier: simpy.Resource) -> Process:
-        while True:
-            while self._kernels and not self._kernels[0][2]:
-                heappop(self._kernels)
-            if not self._kernels:
-                event = self._env.event()
-                self._idle.append(event)
-                yield event
-                continue
-            _, _, left, one, _ = self._kernels[0]
-            yield from one(left.popleft(), multiplier)
+    return _Outline(part.programs[0], part.clocked(machine), stretch or {}).run()
 
 
 class _Outline:
-    """One GPU that runs a program."""
+    """The tables of one GPU that runs a program, for the compiled loop of events."""
 
     def __init__(self, program: Program, machine: MachineSpec, stretch: Stretch) -> None:
         self.program, self.machine, self.stretch = program, machine, stretch
-        self.env = simpy.Environment()
-        self.turn = {one.name: number for number, one in enumerate(program.operations)}
         self.granule, self.latency = program.granule, machine.link.latency
-        self.signals = [_Signal() for _ in range(program.n_signals)]
-        self.n_waits = 0
-        self.units: dict[tuple[int, int] | None, _Units] = {}
-        self.engines: dict[int, simpy.Resource] = {}
-        self.link_free_at = self.memory_free_at = 0
-        self.cached: set[int] = set()  # operands that are in the L2
+        self.n_procs = self.n_posts = 0
+        self.pools: dict[tuple[int, int], tuple[int, int, int]] = {}  # by units: number, units, slots of each
+        self.engines: dict[int, int] = {}  # resources by copy engine
+        self.operands: dict[int, int] = {}  # numbers of operands by their first granules
         self.rate = data_rate(machine)  # bytes a second
         memory = machine.memory
         self.memory_rate = memory.access * memory.n_channels * memory.clock // memory.timing.nBL
-
-    @property
-    def _now(self) -> int:
-        return int(self.env.now)
+        self.waits: list[tuple[int, int]] = []
+        self.posts: list[tuple[int, int, int]] = []
+        self.steps: list[NDArray[Any]] = []
+        self.tiles: list[NDArray[Any]] = []
+        self.parts: list[NDArray[Any]] = []
+        self.orders: list[NDArray[Any]] = []
 
     def run(self) -> int:
         """Return when the last operation has ended."""
-        operations = self.program.operations
+        operations, streams = self.program.operations, list(self.program.streams().values())
         for one in operations:
-            if isinstance(one, Gemm) and (units := self._units_of(one)) not in self.units:
-                self.units[units] = _Units(self.env, units[1] - units[0], self._resident(one))
-        issued = np.cumsum([one.issue for one in operations]).tolist()
-        ends = [
-            self.env.process(self._stream([(operations[i], issued[i]) for i in numbers]))
-            for numbers in self.program.streams().values()
-        ]
-        self.env.run(simpy.AllOf(self.env, ends))
-        return int(max(self.env.now, self.link_free_at))
+            if isinstance(one, Gemm) and (units := self._units_of(one)) not in self.pools:
+                self.pools[units] = len(self.pools), units[1] - units[0], self._resident(one)
+            if isinstance(one, Moves) and one.engine is not None:
+                self.engines.setdefault(one.engine, len(self.engines))
+        ops = np.array([self._row(i, one) for i, one in enumerate(operations)])
+        for numbers in streams:
+            self._add_handovers(ops, numbers)
+        n_slots = sum(units * slots for _, units, slots in self.pools.values())
+        n_procs = self.n_procs + len(streams) + n_slots
+        procs = np.zeros((n_procs, loop.P_COLUMNS), np.int64)
+        heap = np.zeros((2 * n_procs + self.n_posts + len(self.engines) + 2, loop.E_COLUMNS), np.int64)
+        state = np.zeros(loop.STATE_ENTRIES, np.int64)
+        n_multipliers = sum(units for _, units, _ in self.pools.values())
+        first = first_multiplier = 0
+        for pool, n_units, n_each in self.pools.values():
+            stop = first + n_units * n_each
+            procs[first:stop, loop.P_AT], procs[first:stop, loop.P_PARENT] = loop.T_NEXT, pool
+            procs[first:stop, loop.P_STOP] = first_multiplier + np.arange(n_units * n_each) % n_units
+            first, first_multiplier = stop, first_multiplier + n_units
+        sizes = np.cumsum([0, *map(len, streams)])
+        procs[first : first + len(streams), loop.P_AT] = loop.S_NEXT
+        procs[first : first + len(streams), loop.P_I] = sizes[:-1]
+        procs[first : first + len(streams), loop.P_STOP] = sizes[1:]
+        begun = first + len(streams)
+        heap[:begun, loop.E_ORDER] = loop.FIRST + np.arange(begun)
+        heap[:begun, loop.E_A] = np.arange(begun)
+        state[loop.N_EVENTS] = state[loop.N_MADE] = state[loop.N_PROCS] = begun
+        state[loop.N_STREAMS] = len(streams)
+        resources = n_multipliers + len(self.engines)
+        has_ended = loop.run(
+            state, heap, procs, _queues(self.program.n_signals), _queues(resources), _queues(len(self.pools)), ops,
+            _table(self.waits, 2), _table(self.posts, 3), _joined(self.steps, loop.STEP_COLUMNS),
+            np.concatenate([np.asarray(numbers, np.int64) for numbers in streams]),
+            np.zeros(len(self.operands), np.int64),
+            _joined(self.tiles, loop.TILE_COLUMNS), _joined(self.parts, loop.PART_COLUMNS),
+            np.concatenate([np.zeros(0, np.int64), *self.orders]),
+            np.array([self.latency, self.machine.link.egress_buffer * SECOND // self.rate]),
+        )  # fmt: skip
+        if not has_ended:
+            raise ModelError("outline: the operations of the program wait for each other")
+        return int(max(state[loop.NOW], state[loop.LINK_FREE_AT]))
 
-    def _stream(self, operations: list[tuple[Operation, int]]) -> Process:
-        was_on_engine: bool | None = None
-        for one, issued in operations:
-            if issued > self.env.now:
-                yield self.env.timeout(issued - self.env.now)
-            for wait in one.after:
-                yield self._reached(wait.signal, wait.at_least)
-            launch = self.machine.gpu.kernel_launch if one.launch is None else one.launch
-            is_on_engine = isinstance(one, Moves) and one.engine is not None
-            engines = self.machine.gpu.copy_engines
-            if was_on_engine is not None and is_on_engine != was_on_engine and engines is not None:
-                launch += engines.handover
-            was_on_engine = is_on_engine
-            yield self.env.timeout(launch)
-            yield from self._operation(one)
-            for wait in one.until:
-                yield self._reached(wait.signal, wait.at_least)
-            for post in one.posts:
-                self._post(post.signal, post.amount, self._until_sent() + self.latency if post.distance else 0)
-
-    def _operation(self, one: Operation) -> Process:
+    def _row(self, number: int, one: Operation) -> list[int]:
+        """Return the row of an operation; its tiles and steps are added to the tables."""
+        row = [0] * loop.OP_COLUMNS
+        row[loop.OP_ISSUED] = sum(other.issue for other in self.program.operations[: number + 1])
+        row[loop.OP_LAUNCH] = self.machine.gpu.kernel_launch if one.launch is None else one.launch
+        for waits, column in ((one.after, loop.OP_AFTER), (one.until, loop.OP_UNTIL)):
+            row[column] = len(self.waits)
+            self.waits += [(wait.signal, wait.at_least) for wait in waits]
+            row[column + 1] = len(self.waits)
+        row[loop.OP_POST] = len(self.posts)
+        self.posts += [(post.signal, post.amount, post.distance) for post in one.posts]
+        row[loop.OP_POST_STOP] = len(self.posts)
+        self.n_posts += len(one.posts)
         if isinstance(one, Gemm):
-            yield from self._gemm(one)
+            self._gemm(row, number, one)
         elif isinstance(one, Barrier):
-            yield self.env.timeout(self._until_sent() + self.latency)
+            row[loop.OP_KIND] = loop.BARRIER
         else:
             assert isinstance(one, Moves)
             if one.engine is not None:
-                yield from self._copies(one)
+                self._copies(row, one)
             elif reaches_others(one):
-                yield from self._ring(one)
+                self._ring(row, one)
             else:
-                yield self.env.timeout(self._local_time(one))
+                row[loop.OP_KIND], row[loop.OP_TIME] = loop.LOCAL, self._local_time(one)
+        return row
 
-    def _reached(self, signal: int, at_least: int) -> simpy.Event:
-        """Return an event that comes when *signal* has *at_least* this value."""
-        event = self.env.event()
-        entry = self.signals[signal]
-        if entry.value >= at_least:
-            return event.succeed()
-        self.n_waits += 1
-        heappush(entry.waiting, (at_least, self.n_waits, event))
-        return event
-
-    def _post(self, signal: int, amount: int, delay: int) -> None:
-        if delay:
-            self.env.process(self._post_later(signal, amount, delay))
+    def _add_handovers(self, ops: NDArray[Any], numbers: Sequence[int]) -> None:
+        """Add to launches of a stream what changes between copy engines and compute units take."""
+        engines = self.machine.gpu.copy_engines
+        if engines is None:
             return
-        entry = self.signals[signal]
-        entry.value += amount
-        while entry.waiting and entry.waiting[0][0] <= entry.value:
-            heappop(entry.waiting)[2].succeed()
-
-    def _post_later(self, signal: int, amount: int, delay: int) -> Process:
-        yield self.env.timeout(delay)
-        self._post(signal, amount, 0)
-
-    def _send(self, n_bytes: int, rate: int) -> int:
-        """Put *n_bytes* on the link behind all that is there; return when the last of them has left."""
-        self.link_free_at = max(self.link_free_at, self._now) + n_bytes * SECOND // min(rate, self.rate)
-        return self.link_free_at
-
-    def _until_sent(self) -> int:
-        """Return how long it takes until all that is on the link has left: what follows comes behind it."""
-        return max(self.link_free_at - self._now, 0)
-
-    def _has_room_at(self) -> int:
-        """Return when the buffer of the link has taken all that was sent."""
-        return self.link_free_at - self.machine.link.egress_buffer * SECOND // self.rate
+        on_engine = ops[list(numbers), loop.OP_KIND] == loop.COPIES
+        changes = np.flatnonzero(on_engine[1:] != on_engine[:-1]) + 1
+        ops[np.asarray(numbers)[changes], loop.OP_LAUNCH] += engines.handover
 
     # what operations do
 
-    def _gemm(self, one: Gemm) -> Process:
+    def _gemm(self, row: list[int], number: int, one: Gemm) -> None:
         gpu, trace = self.machine.gpu, one.trace
         unit = gpu.compute_unit
         rows, columns = trace.tiling.workgroup_tile
         n_turns = TURNS if self._resident(one) > 1 else 1
         flops = 2 * rows * columns * multiplied_k(trace) / trace.tiling.split_k
         rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
-        multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
-        epilogue = (unit.epilogue + trace.tiling.epilogue) * SECOND // gpu.compute_clock
-        store_rate = unit.l2_store_bytes_per_cycle * gpu.compute_clock
-        _, _, width = tile_granules(one.stored, self.granule, trace.stored_element_bytes)
-        sizes = (one.stored.workgroups["n_rows"] * width).tolist()  # granules
-        parts = np.split(one.parts_of_tiles, np.cumsum(np.bincount(one.makers, minlength=trace.n_workgroups))[:-1])
-        stores, waits = one.stores, one.waits
-        signal, distance = stores.signal.tolist(), stores.distance.tolist()
-        env = self.env
         launch = unit.workgroup_launch + trace.tiling.prologue
         once, of_tile = (launch, 0) if trace.tiling.persistent else (0, launch)
-        operand_bytes = self._operand_bytes(one) // trace.n_workgroups
+        row[loop.OP_KIND], row[loop.OP_RESOURCE] = loop.GEMM, self.pools[self._units_of(one)][0]
+        row[loop.OP_RANK] = number - one.priority * len(self.program.operations)
+        row[loop.OP_TIME], row[loop.OP_OF_TILE], row[loop.OP_TURNS] = once, of_tile, n_turns
+        row[loop.OP_MULTIPLY] = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
+        row[loop.OP_EPILOGUE] = (unit.epilogue + trace.tiling.epilogue) * SECOND // gpu.compute_clock
+        self._operands(row, one)
+        row[loop.OP_FIRST], row[loop.OP_N], row[loop.OP_TILE] = sum(map(len, self.orders)), len(one.order), NONE
+        first_tile, first_part = sum(map(len, self.tiles)), sum(map(len, self.parts))
+        self.orders.append(one.order + first_tile)
 
-        def tile(i: int, multiplier: simpy.Resource) -> Iterator[simpy.Event]:
-            for part in parts[i].tolist():
-                if waits is not None and waits.signal[part] != NONE:
-                    yield self._reached(int(waits.signal[part]), int(waits.at_least[part]))
-            n_bytes = sum(sizes[part] for part in parts[i]) * self.granule
-            self.memory_free_at = max(self.memory_free_at, self._now) + operand_bytes * SECOND // self.memory_rate
-            loaded_at = self.memory_free_at
-            yield env.timeout(of_tile)
-            for _ in range(n_turns):
-                with multiplier.request() as turn:
-                    yield turn
-                    yield env.timeout(multiply)
-            yield env.timeout(max(loaded_at - env.now, 0) + epilogue + n_bytes * SECOND // store_rate)
-            for part in parts[i].tolist():
-                if distance[part]:
-                    self._send(sizes[part] * self.granule, self.rate)
-                    if (room_at := self._has_room_at()) > self._now:
-                        yield env.timeout(room_at - env.now)
-                if signal[part] != NONE:
-                    self._post(signal[part], sizes[part], self._until_sent() + self.latency if distance[part] else 0)
-
-        yield env.timeout(once)
-        yield self.units[self._units_of(one)].launch((-one.priority, self.turn[one.name]), one.order.tolist(), tile)
+        _, _, width = tile_granules(one.stored, self.granule, trace.stored_element_bytes)
+        sizes = one.stored.workgroups["n_rows"] * width  # granules
+        numbers, stores = one.parts_of_tiles, one.stores
+        parts = np.full((len(numbers), loop.PART_COLUMNS), NONE, np.int64)
+        if one.waits is not None:
+            parts[:, loop.PART_SIGNAL] = one.waits.signal[numbers]
+            parts[:, loop.PART_AT_LEAST] = one.waits.at_least[numbers]
+        parts[:, loop.PART_SENT] = _durations(sizes[numbers] * self.granule, self.rate)
+        parts[:, loop.PART_POST] = stores.signal[numbers]
+        parts[:, loop.PART_AMOUNT] = sizes[numbers]
+        parts[:, loop.PART_IS_SENT] = stores.distance[numbers] != 0
+        self.parts.append(parts)
+        n_parts = np.bincount(one.makers, minlength=trace.n_workgroups)
+        stops = np.cumsum(n_parts)
+        stored = np.concatenate(([0], np.cumsum(sizes[numbers])))
+        tiles = np.empty((trace.n_workgroups, loop.TILE_COLUMNS), np.int64)
+        tiles[:, loop.TILE_PART] = first_part + stops - n_parts
+        tiles[:, loop.TILE_PART_STOP] = first_part + stops
+        n_bytes = (stored[stops] - stored[stops - n_parts]) * self.granule
+        tiles[:, loop.TILE_STORE] = _durations(n_bytes, unit.l2_store_bytes_per_cycle * gpu.compute_clock)
+        self.tiles.append(tiles)
+        self.n_posts += int(np.count_nonzero(parts[:, loop.PART_POST] != NONE))
 
     def _units_of(self, one: Gemm) -> tuple[int, int]:
         return one.units or (0, self.machine.gpu.n_compute_units)
@@ -278,77 +216,75 @@ class _Outline:
         first, stop = self._units_of(one)
         return min(resident_workgroups(self.machine, one.trace.tiling), -(-one.trace.n_workgroups // (stop - first)))
 
-    def _operand_bytes(self, one: Gemm) -> int:
-        """Return what a GEMM reads of the memory: each operand once, unless it is in the L2 already."""
-        shape, capacity = one.trace.gemm, self.machine.gpu.l2.capacity
-        found = 0
-        for first, size in ((one.a, shape.m), (one.b, shape.n)):
-            n_bytes = size * shape.k * ELEMENT_BYTES
-            if first in self.cached:
-                continue
-            found += n_bytes
-            if n_bytes < capacity // self.machine.gpu.l2.n_partitions:
-                self.cached.add(first)
-        return found
+    def _operands(self, row: list[int], one: Gemm) -> None:
+        """Say what a GEMM reads of the memory: each operand once, unless an earlier GEMM left it in the L2."""
+        shape, l2 = one.trace.gemm, self.machine.gpu.l2
+        sizes = [size * shape.k * ELEMENT_BYTES for size in (shape.m, shape.n)]
+        row[loop.OP_A], row[loop.OP_B] = (self.operands.setdefault(at, len(self.operands)) for at in (one.a, one.b))
+        row[loop.OP_A_FITS], row[loop.OP_B_FITS] = (size < l2.capacity // l2.n_partitions for size in sizes)
+        for case, n_bytes in enumerate((sum(sizes), sizes[0], sizes[1], 0)):  # none is there, B is, A is, both are
+            row[loop.OP_LOADS + case] = n_bytes // one.trace.n_workgroups * SECOND // self.memory_rate
 
-    def _copies(self, one: Moves) -> Process:
-        engine, engines = one.engine, self.machine.gpu.copy_engines
-        assert engine is not None
+    def _copies(self, row: list[int], one: Moves) -> None:
+        engines, granules = self.machine.gpu.copy_engines, one.steps[:, 0]["n_granules"]
         assert engines is not None
-        if engine not in self.engines:
-            self.engines[engine] = simpy.Resource(self.env, 1)
+        assert one.engine is not None
+        n_multipliers = sum(units for _, units, _ in self.pools.values())
+        row[loop.OP_KIND], row[loop.OP_RESOURCE] = loop.COPIES, n_multipliers + self.engines[one.engine]
+        row[loop.OP_TIME], row[loop.OP_OVERHEAD] = engines.startup, engines.between_commands(one.steps)
         rate = min(engines.bandwidth, one.bandwidth or engines.bandwidth)
-        with self.engines[engine].request() as turn:
-            yield turn
-            startup, between = engines.startup, engines.between_commands(one.steps)
-            for step in one.steps[:, 0]:
-                if step["wait_signal"] != NONE:
-                    yield self._reached(int(step["wait_signal"]), int(step["wait_at_least"]))
-                yield self.env.timeout(startup)
-                startup = between
-                granules = int(step["n_granules"])
-                is_sent = step["send"] != NONE and step["distance"]
-                end = self._now + granules * self.granule * SECOND // rate
-                if is_sent:
-                    self._send(granules * self.granule, rate)
-                    end = max(end, self._has_room_at())
-                yield self.env.timeout(end - self._now)
-                if step["post_signal"] != NONE:
-                    delay = self._until_sent() + self.latency if is_sent else 0
-                    self._post(int(step["post_signal"]), granules, delay)
+        steps = self._steps(row, one.steps[:, :1])
+        is_sent = (one.steps[:, 0]["send"] != NONE) & (one.steps[:, 0]["distance"] != 0)
+        steps[:, loop.STEP_TIME] = _durations(granules * self.granule, rate)
+        sent = _durations(granules * self.granule, min(rate, self.rate))
+        steps[:, loop.STEP_SENT] = np.where(is_sent, sent, NONE)
+        steps[:, loop.STEP_AMOUNT] = granules
 
-    def _ring(self, one: Moves) -> Process:
-        """Run the channels of a kernel side by side: each has a part of the link's rate, and of the compute units."""
-        n_columns = one.steps.shape[1]
-        first, stop = one.units or (0, self.machine.gpu.n_compute_units)
+    def _steps(self, row: list[int], of: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows of steps, which are added to the tables, without times and amounts."""
+        flat = of.ravel()
+        row[loop.OP_FIRST], row[loop.OP_N] = sum(map(len, self.steps)), len(flat)
+        steps = np.zeros((len(flat), loop.STEP_COLUMNS), np.int64)
+        steps[:, loop.STEP_SIGNAL], steps[:, loop.STEP_AT_LEAST] = flat["wait_signal"], flat["wait_at_least"]
+        steps[:, loop.STEP_POST] = flat["post_signal"]
+        self.steps.append(steps)
+        self.n_posts += int(np.count_nonzero(flat["post_signal"] != NONE))
+        return steps
+
+    def _ring(self, row: list[int], one: Moves) -> None:
+        """Concurrent channels of a kernel: each has a part of the link's rate, and of the compute units."""
+        gpu, (n_rows, n_columns) = self.machine.gpu, one.steps.shape
+        first, stop = one.units or (0, gpu.n_compute_units)
         n_units = min(stop - first, one.n_workgroups or n_columns) if n_columns > 1 else stop - first
-        channels = (self._channel(one, one.steps[:, c], n_units / n_columns) for c in range(n_columns))
-        yield simpy.AllOf(self.env, [self.env.process(channel) for channel in channels])
+        steps, flat = self._steps(row, one.steps), one.steps.ravel()
+        row[loop.OP_KIND], row[loop.OP_N], row[loop.OP_ROWS] = loop.RING, n_columns, n_rows
+        row[loop.OP_TIME], row[loop.OP_OVERHEAD] = one.startup, one.step_overhead
+        self.n_procs += n_columns
+        steps[:, loop.STEP_EXTRA] = np.where(flat["wait_where"] == AT_OPERANDS, 2 * self.latency, 0)
+        steps[:, loop.STEP_IS_EMPTY] = flat["n_granules"] == 0
+        is_sent = flat["send"] != NONE
+        steps[:, loop.STEP_DELAY] = np.where(is_sent, self.latency, 0)
+        own = ("n_granules", "n_operands", "source", "source_stride")
+        unlike = np.stack([*(flat[name] for name in own), is_sent, flat["kept_at"] != NONE], axis=1)
+        kinds, of_step = np.unique(unlike, axis=0, return_inverse=True)
+        found = [self._step_time(one, n_columns, n_units / n_columns, *kind) for kind in kinds.tolist()]
+        times = np.array(found, np.int64).reshape(-1, 2)[of_step.ravel()]
+        steps[:, loop.STEP_TIME], steps[:, loop.STEP_AMOUNT] = times[:, 0], times[:, 1]
 
-    def _channel(self, one: Moves, steps: Any, n_units: float) -> Process:
-        """Take the steps of a channel in turn, each with what it waits for and its overhead."""
-        gpu, n_columns = self.machine.gpu, one.steps.shape[1]
-        yield self.env.timeout(one.startup)
-        for step in steps:
-            if step["wait_signal"] != NONE:
-                yield self._reached(int(step["wait_signal"]), int(step["wait_at_least"]))
-                yield self.env.timeout(2 * self.latency if step["wait_where"] == AT_OPERANDS else 0)
-            if not step["n_granules"]:
-                continue
-            is_sent, n_data = step["send"] != NONE, int(step["n_granules"])
-            n_sent = sent_granules(n_data, one.flags) if is_sent else 0
-            n_kept = n_data if step["kept_at"] != NONE else 0
-            cycles = gpu.path_cycles(n_data * int(step["n_operands"]), n_kept, n_sent) * self.granule / n_units
-            sources = (step["source"] + np.arange(step["n_operands"]) * step["source_stride"]) % self.program.n
-            n_fetched = n_data * int(np.count_nonzero(sources))
-            on_link = (n_sent + n_fetched) * self.granule * n_columns * SECOND // self.rate
-            in_flight = gpu.collective_kernel.max_outstanding_lines * self.program.line
-            n_rounds = -(-n_fetched // round(in_flight * n_units)) if n_fetched else 0
-            taken = max(round(cycles * SECOND / gpu.compute_clock), on_link, n_rounds * 2 * self.latency)
-            yield self.env.timeout(taken)
-            if step["post_signal"] != NONE:
-                self._post(int(step["post_signal"]), n_sent or n_data, self.latency if is_sent else 0)
-            yield self.env.timeout(one.step_overhead)
+    def _step_time(
+        self, one: Moves, n_columns: int, n_units: float,
+        n_data: int, n_operands: int, source: int, stride: int, is_sent: int, is_kept: int,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Return what a step of a channel takes, and the granules that it posts."""
+        gpu = self.machine.gpu
+        n_sent = sent_granules(n_data, one.flags) if is_sent else 0
+        cycles = gpu.path_cycles(n_data * n_operands, n_data if is_kept else 0, n_sent) * self.granule / n_units
+        n_fetched = n_data * sum((source + i * stride) % self.program.n != 0 for i in range(n_operands))
+        on_link = (n_sent + n_fetched) * self.granule * n_columns * SECOND // self.rate
+        in_flight = gpu.collective_kernel.max_outstanding_lines * self.program.line
+        n_rounds = -(-n_fetched // round(in_flight * n_units)) if n_fetched else 0
+        taken = max(round(cycles * SECOND / gpu.compute_clock), on_link, n_rounds * 2 * self.latency)
+        return taken, n_sent or n_data
 
     def _local_time(self, one: Moves) -> int:
         steps = one.steps
@@ -361,3 +297,24 @@ class _Outline:
         if one.bandwidth is not None:
             rates.append(one.bandwidth)
         return one.startup + results * SECOND // max(min(rates), 1)
+
+
+def _durations(n_bytes: NDArray[Any], rate: int) -> NDArray[Any]:
+    """Return the picoseconds that each number of bytes takes at *rate* bytes a second, rounded down."""
+    sizes, of_each = np.unique(n_bytes, return_inverse=True)
+    return np.array([size * SECOND // rate for size in sizes.tolist()], np.int64)[of_each.ravel()]
+
+
+def _queues(n: int) -> NDArray[Any]:
+    """Return *n* signals, resources or pools in which nobody waits."""
+    queues = np.full((n, loop.Q_COLUMNS), NONE, np.int64)
+    queues[:, loop.VALUE] = 0
+    return queues
+
+
+def _table(rows: Sequence[Sequence[int]], n_columns: int) -> NDArray[Any]:
+    return np.array(rows, np.int64).reshape(-1, n_columns)
+
+
+def _joined(tables: Sequence[NDArray[Any]], n_columns: int) -> NDArray[Any]:
+    return np.concatenate([np.zeros((0, n_columns), np.int64), *tables])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from t3sim.advice.search import operator_plan
+from t3sim.advice.search import REFUSALS, case_of, operator_plan
 from t3sim.analytic.outline import SECOND, part_outline
 from t3sim.config.experiment import RunSpec
 from t3sim.program.operations import Gemm
 from t3sim.program.parts import gemm_part
 from t3sim.program.plan import Part, parts_of
 from t3sim.system.simulate import operator_of, plan_for, simulate
+from tests.advice import reference_outline
 from tests.advice.small import run_of
+from tests.advice.test_search import random_case
+from tests.conftest import sample
 
 OPTIMISTIC, LATE = 0.75, 1.18  # outline over simulation: it spreads what a GEMM takes once over its tiles
 
@@ -114,3 +118,17 @@ def test_canary_without_the_link_it_is_far_below(monkeypatch: pytest.MonkeyPatch
     run = run_of("flux-push", "machine.link.bandwidth=1 GB/s")
     part = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
     assert part_outline(part, run.machine) < 1024 * 512 * SECOND / 1e9 / 2
+
+
+@pytest.mark.parametrize("seed", range(sample(40, 3)))
+def test_the_compiled_loop_gives_the_times_of_the_reference(seed: int) -> None:
+    """Of each part of each candidate, to the picosecond.  Canary: red without the buffer of the link."""
+    case = case_of(random_case(seed), {})
+    parts: dict[str, Part] = {}
+    for one in case.choices:
+        with suppress(*REFUSALS):
+            op = operator_of(one.run)
+            parts |= {part.key: part for part in parts_of(operator_plan(plan_for(one.run, op)).tree)}
+    found = {key: part_outline(part, case.run.machine) for key, part in parts.items()}
+    reference = {key: reference_outline.part_outline(part, case.run.machine) for key, part in parts.items()}
+    assert found == reference

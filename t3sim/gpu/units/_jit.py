@@ -33,7 +33,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 IS_INTERPRETED = os.environ.get("T3SIM_INTERPRETED", "") == "1"
 PACKAGE = Path(__file__).resolve().parents[2]
-COMPILED_FOLDERS = ("gpu/units", "gpu/arbitration", "checks/dram")  # of the package: where compiled code is kept of
+# Of the package: where compiled code is kept of.
+COMPILED_FOLDERS = ("gpu/units", "gpu/arbitration", "checks/dram", "analytic/events")
 IS_COUNTING = os.environ.get("T3SIM_LEDGER", "") != "0"  # see ledger.py
 HAS_BOUNDSCHECK = os.environ.get("T3SIM_BOUNDSCHECK", "") == "1"
 WRITABLE_BY_OTHERS = 0o022  # mode bits
