@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from t3sim.config.machine import Bytes, Count, Latency, MachineSpec, Picoseconds, Share, ShortCycles, Spec, Unit
 
-LayerKind = Literal["training", "prompt"]
+LayerKind = Literal["training", "prompt", "generation"]
 AttentionKind = Literal["unfused", "fused"]
 # A GEMM and the collective on its output; an all-gather of the rows of A and the GEMM.
 OperatorKind = Literal["gemm-rs", "gemm-ar", "ag-gemm"]
@@ -291,15 +291,20 @@ class OperatorsSpec(Spec):
     fused_attention: Share = Field(
         description="Share of the peak matrix rate that fused attention reaches, forward and backward."
     )
+    kv_cache: Share = Field(
+        description="Share of the DRAM bandwidth at which attention of generated tokens reads the KV cache."
+    )
 
 
 class LayerSpec(Spec):
     """A whole layer of *model*: its sublayers and all its other operators."""
 
-    kind: LayerKind  # training: forward, backward, update; prompt: forward only
+    kind: LayerKind  # training: forward, backward, update; prompt: forward only; generation: a token of each sequence
     attention: AttentionKind
     operators: OperatorsSpec
     model: ModelSpec  # its tokens and sequence are those of this workload
+    context: Count | None = None  # of generation: tokens of each sequence whose keys and values are in the cache
+    groups: tuple[ModelSpec, ...] = ()  # of generation: all layers that the memory holds, a spec for each group
 
 
 class WorkloadSpec(Spec):

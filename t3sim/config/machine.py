@@ -621,6 +621,11 @@ class MemorySpec(Spec):
     stream_queue_entries: Annotated[Count, AtMost(1 << 16)] = Field(
         description="Capacity of the queue of each stream before the arbiter of a controller."
     )
+    capacity: Bytes | None = Field(
+        None,
+        description="Size of the memory, which weights and KV cache of a layer of generation must fit. If omitted, "
+        "not checked.",
+    )
 
     @property
     def bandwidth(self) -> float:

@@ -31,7 +31,7 @@ class RunRecord:
     sublayer: str | None = _column(
         "OP, FC-2, FC-1, IP or QKV, after AG if A is gathered, after AR if the output is all-reduced; or absent"
     )
-    layer: str | None = _column("training or prompt: a whole transformer layer; absent for one sublayer")
+    layer: str | None = _column("training, prompt or generation: a whole transformer layer; absent for one sublayer")
     tp: int = _required("GPUs in the ring: the tensor-parallel degree")
     m: int | None = _column("output rows of the GEMM, in elements")
     n: int | None = _column("output columns of the GEMM, in elements")
@@ -52,6 +52,7 @@ class RunRecord:
     ag_us: float | None = _column("all-gather, in microseconds")
     fused_us: float | None = _column("fused GEMM and reduce-scatter, or all-gather and GEMM, in microseconds")
     others_us: float | None = _column("other operators of a layer, estimated, in microseconds")
+    tokens_per_s: float | None = _column("layer of generation: tokens a second through one layer, of all sequences")
     speedup: float | None = _column("time of sequential over this time, same workload and machine")
     ect_us: float | None = _column("exposed communication of the operator: operator_us minus unsplit GEMM")
     overlap_efficiency: float | None = _column(

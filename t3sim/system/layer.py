@@ -30,10 +30,12 @@ def operator_parts(operator: Operator, workload: WorkloadSpec, machine: MachineS
     moving = operator.n_bytes / machine.memory.bandwidth
     if isinstance(operator.kernel, GemmShape):
         return gemm_seconds(operator.kernel, operator.n_gemms, workload, machine), moving
-    share = getattr(workload.layer.operators, operator.kernel)
+    shares = workload.layer.operators
+    share = getattr(shares, operator.kernel)
     if operator.kernel == "fused_attention":
         return operator.flops / matrix_flops_per_second(machine, share), moving
-    return 0.0, moving / share
+    computing = operator.flops / matrix_flops_per_second(machine, shares.fused_attention) if operator.flops else 0.0
+    return computing, moving / share
 
 
 def gemm_seconds(gemm: GemmShape, n_gemms: float, workload: WorkloadSpec, machine: MachineSpec) -> float:

@@ -11,6 +11,10 @@ gradients FP16 (2 bytes), dropout masks 1 byte, master weights and both moments 
 or RMS) reads and writes the tokens once.  Left out, as small: biases, statistics and weights of norms, rotary
 embeddings (taken as part of the QKV kernel).
 
+A layer of *generation* makes one token of each sequence: the rows of its GEMMs are sequences.  All its GEMMs are
+simulated; attention is one kernel that reads the keys and values of the context of each sequence once (of latent
+attention, one vector for all heads, with the projections of keys and values absorbed into those around it).
+
 Unfused attention writes matrices of batch x heads x sequence x sequence to DRAM: forward the scores, the probabilities
 and, if training has dropout, the dropped probabilities and their mask; backward the gradient of each of the three.
 Fused attention writes none of them and computes the scores once more in the backward pass.  Pinned by
@@ -23,7 +27,14 @@ from typing import Literal
 
 from t3sim.config.experiment import AttentionKind, GemmShape, LayerKind, LayerSpec, ModelSpec, RunSpec, WorkloadSpec
 from t3sim.workload.kernel_choice import tiling_of
-from t3sim.workload.sublayers import SUBLAYER_PHASES, gemm_of, slice_of
+from t3sim.workload.sublayers import (
+    SUBLAYER_PHASES,
+    cache_width,
+    gemm_of,
+    projections_of,
+    slice_of,
+    weights_of,
+)  # fmt: skip
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 MASK_BYTES = 1
@@ -32,7 +43,9 @@ UPDATE_BYTES = 2 + 3 * (4 + 4) + 2
 FUSED_BACKWARD_PRODUCTS = 5  # scores once more, then the gradients of values, probabilities, queries and keys
 
 
-KernelKind = Literal["elementwise", "norm", "softmax", "fused_attention"]  # a field of ``OperatorsSpec`` each
+KernelKind = Literal[
+    "elementwise", "norm", "softmax", "fused_attention", "kv_cache"
+]  # a field of ``OperatorsSpec`` each
 
 
 @dataclass(frozen=True)
@@ -60,10 +73,29 @@ def sublayer_workloads(workload: WorkloadSpec) -> list[WorkloadSpec]:
     layer = workload.layer
     if layer is None:
         return [workload]
+    if layer.kind == "generation":
+        return list(_generation_workloads(workload, layer.model))
     return [
         workload.model_copy(update={"layer": None, "sublayer": name, "gemm": gemm_of(layer.model, name, workload.tp)})
         for name in sublayers_of(layer.kind)
     ]
+
+
+def _generation_workloads(workload: WorkloadSpec, model: ModelSpec) -> Iterator[WorkloadSpec]:
+    """Yield all GEMMs of a layer of generation; those whose output stays on its GPU have no collective and tp 1."""
+
+    def part(name: str, gemm: GemmShape, *, is_alone: bool) -> WorkloadSpec:
+        alone = {"tp": 1, "operator": "gemm-rs"} if is_alone else {}
+        return workload.model_copy(update={"layer": None, "sublayer": name, "gemm": gemm, **alone})
+
+    tp = workload.tp
+    if model.mla is None:
+        yield part("QKV", gemm_of(model, "QKV", tp, "ag-gemm"), is_alone=True)
+    for one in projections_of(model, tp) if model.mla is not None else ():
+        yield part(one.name, one.gemm, is_alone=True)
+    yield part("OP", gemm_of(model, "OP", tp), is_alone=False)
+    yield part("FC-1", gemm_of(model, "FC-1", tp, "ag-gemm"), is_alone=True)
+    yield part("FC-2", gemm_of(model, "FC-2", tp), is_alone=False)
 
 
 def sublayer_runs(run: RunSpec) -> list[RunSpec]:
@@ -75,13 +107,30 @@ def sublayer_runs(run: RunSpec) -> list[RunSpec]:
     if kernels is not None:  # one that splits k is chosen by the k of each
         every = [(one, tiling_of(kernels, one.gemm, n_units)) for one in workloads if one.gemm is not None]
         workloads = [one.model_copy(update={"tiling": tiling}) for one, tiling in every]
-    return [run.model_copy(update={"workload": workload}) for workload in workloads]
+    # A GEMM without a collective has nothing to overlap with, and is the same on all GPUs.
+    plain = {
+        "strategy": "sequential",
+        "strategy_params": {},
+        "arbitration": None,
+        "mode": "mirrored",
+        "staggered": True,
+    }
+    is_generation = run.workload.layer.kind == "generation"
+    return [
+        run.model_copy(update={"workload": one, **(plain if is_generation and one.tp == 1 else {})})
+        for one in workloads
+    ]
 
 
-def why_no_layer(model: ModelSpec) -> str | None:
+def why_no_layer(model: ModelSpec, kind: LayerKind) -> str | None:
     """Return why a whole layer of *model* cannot be computed; None if it can."""
     if model.heads is None:
         return f"`{model.name}` has no `heads`, which a layer needs"
+    if kind == "generation":
+        if model.left_out or len(model.parts) < 2 or (model.mla is not None and model.mla.o_lora_rank is not None):
+            needed = "attention and one dense feed-forward part"
+            return f"a layer of generation has {needed}; of `{model.name}` take a `sublayer`"
+        return None
     if model.left_out or model.mla or model.query_gate or model.value_dim or len(model.parts) < 2:
         return f"a whole layer has plain attention and one dense feed-forward part; of `{model.name}` take a `sublayer`"
     return None
@@ -92,11 +141,52 @@ def other_operators(layer: LayerSpec, tp: int) -> list[Operator]:
 
     Raises ``ValueError`` if the layer cannot be sliced, or its model says nothing about heads or sequences.
     """
+    if layer.kind == "generation":
+        return list(_of_generation(layer, tp))
     operators = _Operators(layer.model, layer.attention, tp, is_training=layer.kind == "training")
     found = list(operators.forward())
     if layer.kind == "training":
         found += [*operators.backward(), operators.update()]
     return found
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes that all layers of a model take on one GPU: weights, and keys and values of a token of one sequence."""
+
+    weights: int
+    per_token: int
+
+
+def held_of(layer: LayerSpec, tp: int) -> Held:
+    """Return what the memory of one of *tp* GPUs holds; embeddings and activations, which are small, are left out."""
+    groups = layer.groups or (layer.model,)
+    weights = sum(one.layers * weights_of(one, tp) for one in groups)
+    return Held(ELEMENT_BYTES * weights, ELEMENT_BYTES * sum(one.layers * cache_width(one, tp) for one in groups))
+
+
+def _of_generation(layer: LayerSpec, tp: int) -> Iterator[Operator]:
+    """Yield what a layer does besides its GEMMs to one token of each sequence."""
+    model, phase, tokens = layer.model, "forward", layer.model.tokens
+    assert layer.context is not None
+    output, n_scores = tokens * model.hidden, tokens * layer.context
+
+    def moved(name: str, n: int, kernel: KernelKind = "elementwise") -> Operator:
+        return Operator(name, phase, 0.0, ELEMENT_BYTES * n, kernel)
+
+    queries = gemm_of(model, "OP", tp).k
+    flops = 4.0 * n_scores * queries  # scores and context of each head: as wide as its part of the output projection
+    if model.mla is not None:
+        heads = queries // model.mla.v_head_dim
+        flops = 2.0 * n_scores * heads * (2 * model.mla.kv_lora_rank + model.mla.qk_rope_head_dim)
+    n_bytes = ELEMENT_BYTES * (n_scores * cache_width(model, tp) + 2 * tokens * queries)  # queries read, output written
+    up = gemm_of(model, "FC-1", tp, "ag-gemm").n
+    yield moved("norm 1", 2 * output, "norm")
+    yield Operator("attention, KV cache", phase, flops, n_bytes, "kv_cache")
+    yield moved("residual 1", 3 * output)
+    yield moved("norm 2", 2 * output, "norm")
+    yield moved("activation", tokens * (up + gemm_of(model, "FC-2", tp).k))
+    yield moved("residual 2", 3 * output)
 
 
 class _Operators:

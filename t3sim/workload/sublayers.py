@@ -160,6 +160,33 @@ def slice_of(model: ModelSpec, tp: int) -> Slice:
     return Slice(query, _share(model, "IP", "kv_heads x head_dim", model.key_value_width, tp), feed_forward)
 
 
+def cache_width(model: ModelSpec, tp: int) -> int:
+    """Return the elements that one of *tp* GPUs keeps of each token of a context: keys and values of a layer.
+
+    Latent attention keeps one vector for all heads, on every GPU.  Raises ``ValueError`` as ``gemm_of`` does.
+    """
+    if "attention" not in model.parts:
+        return 0
+    if model.mla is not None:
+        return model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
+    if not model.whole_heads:
+        return 2 * _share(model, "IP", "kv_heads x head_dim", model.key_value_width, tp)
+    width = _head_width(model)
+    return _kv_heads_of_a_gpu(model, "IP", tp) * (width + (model.value_dim or width))
+
+
+def weights_of(model: ModelSpec, tp: int) -> int:
+    """Return the weights of a layer that one of *tp* GPUs holds: those of all its GEMMs, routed experts included."""
+    found = sum(one.gemm.n * one.gemm.k for one in projections_of(model, tp))
+    for name in SUBLAYERS:
+        if lacks(model, name) is None:
+            gemm = gemm_of(model, name, tp)
+            found += gemm.n * gemm.k
+    if model.moe is not None:
+        found += model.moe.experts * (3 if model.gated else 2) * model.hidden * model.moe.intermediate // tp
+    return found
+
+
 def _local_k(model: ModelSpec, sublayer: str, tp: int) -> int:
     """Return the dot product left to one of *tp* GPUs."""
     if sublayer in ("FC-2", "FC-1"):

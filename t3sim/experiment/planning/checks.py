@@ -19,7 +19,7 @@ from t3sim.experiment.planning.schema import MAX_TP, PointFile
 from t3sim.program.operator import needs_whole_tiles
 from t3sim.strategies import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
 from t3sim.units import format_bytes, format_time
-from t3sim.workload.layer import sublayer_workloads
+from t3sim.workload.layer import held_of, sublayer_workloads
 from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
 
 PS_PER_S = 10**12
@@ -76,6 +76,7 @@ def workload_findings(
     yield from _of_shape(workload, strategy, _kinds_of_gpus(machine), shape_key)
     if message := too_many_gpus(machine, n):
         yield n_key, message
+    yield from _of_generation(machine, workload)
 
 
 def _of_quantum(machine: MachineSpec, quantum: int | None) -> Findings:
@@ -115,6 +116,25 @@ def _of_shape(
         for path, message in findings:
             key = f"{tiling_key}.split_k" if path == "tiling.split_k" else shape_key
             yield key, message
+
+
+def _of_generation(machine: MachineSpec, workload: WorkloadSpec) -> Findings:
+    """What keeps a layer of generation from running: a memory that is too small, or GPUs that differ."""
+    layer = workload.layer
+    if layer is None or layer.kind != "generation" or layer.context is None:
+        return
+    if not machine.is_uniform:
+        yield "workload.layer", "is generation, which is simulated on identical GPUs only"
+    held, tokens = held_of(layer, workload.tp), layer.model.tokens
+    capacity, cache = machine.memory.capacity, held.per_token * tokens * layer.context
+    if capacity is None or held.weights + cache <= capacity:
+        return
+    room = capacity - held.weights
+    at_most = f"at most {room // (held.per_token * tokens)} tokens fit" if room > 0 else "the weights alone do not fit"
+    needed = f"{format_bytes(held.weights)} of weights and {format_bytes(cache)} of KV cache"
+    message = f"all layers take {needed} on each of {workload.tp} GPUs"
+    has = f"`machine.memory.capacity` is {format_bytes(capacity)}"
+    yield "workload.context", f"is {layer.context}: {message}, and {has}; {at_most}"
 
 
 def _of_collective(collective: CollectiveSpec, strategy: OverlapStrategy | None) -> Findings:

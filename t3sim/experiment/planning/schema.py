@@ -39,7 +39,14 @@ class WorkloadFile(Spec):
         None,
         description="Group of like layers, in a model whose layers differ. If omitted, the largest with the sublayer.",
     )
-    layer: LayerKind | None = Field(None, description="Pass over a whole layer of the model, instead of one sublayer.")
+    layer: LayerKind | None = Field(
+        None,
+        description="Pass over a whole layer of the model, instead of one sublayer; `generation`: one token of each "
+        "sequence.",
+    )
+    context: Annotated[Count, Unit("tokens")] | None = Field(
+        None, description="Of `layer: generation`: tokens of each sequence whose keys and values are in the cache."
+    )
     attention: AttentionKind | None = Field(
         None,
         description="Attention of a layer: `unfused` writes scores to DRAM. If omitted, `fused` for a `config.json`, "
@@ -51,7 +58,8 @@ class WorkloadFile(Spec):
         "`bert-v100`.",
     )
     tokens: Annotated[Count, Unit("tokens")] | None = Field(
-        None, description="Number of tokens (M). If omitted, that of the model."
+        None,
+        description="Number of tokens (M); in `layer: generation` one of each sequence. If omitted, that of the model.",
     )
     sequence: Annotated[Count, Unit("tokens")] | None = Field(
         None, description="Length of one sequence. If omitted, that of the model."
@@ -63,7 +71,7 @@ class WorkloadFile(Spec):
     operator: OperatorKind | None = Field(
         None,
         description="Collective of a GEMM: after it (`gemm-rs`, `gemm-ar`) or before it (`ag-gemm`). If omitted, "
-        "`gemm-rs`.",
+        "`gemm-rs`; in `layer: generation` `gemm-ar`.",
     )
     trace: str | None = Field(None, description="Path of a tile trace (Parquet), instead of a model.")
     collective: CollectiveSpec | None = Field(None, description="Collective without a GEMM, instead of a model.")

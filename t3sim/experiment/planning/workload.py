@@ -25,13 +25,15 @@ from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.planning.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of, without_split
-from t3sim.workload.layer import other_operators, sublayers_of, why_no_layer
+from t3sim.workload.layer import held_of, other_operators, sublayers_of, why_no_layer
 from t3sim.workload.models import NamedModel, named_model
 from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, TURNED_AROUND, gemm_of, lacks, sublayer_called
 
 ReadTrace = tuple[Path, GemmShape, TilingSpec, int]  # where it is, and what it holds but for the tiles
 OF_A_MODEL = ("sublayer", "group", "layer", "tokens")  # keys that say what of a model, and of what size
-OF_A_LAYER = ("attention", "sequence", "operators")  # keys on which only a whole layer depends
+OF_A_LAYER = ("attention", "sequence", "context", "operators")  # keys on which only a whole layer depends
+# Keys of one kind of layer, and what the others need instead.
+OF_GENERATION, OF_OTHER_LAYERS = ("context",), ("sequence", "attention")
 
 
 class WorkloadReader:
@@ -77,8 +79,16 @@ class WorkloadReader:
         if given.sublayer is not None and given.layer is not None:
             message = "is all sublayers of a layer; remove `workload.sublayer`"
             problems.report(tree, "workload.layer", message)
+        is_generation = given.layer == "generation"
+        for name in OF_OTHER_LAYERS if is_generation else OF_GENERATION:
+            if given.layer is not None and getattr(given, name) is not None:
+                message = f"is of no effect with `layer: {given.layer}`; remove it"
+                problems.report(tree, f"workload.{name}", message)
+        if is_generation and operator_of(given) == "ag-gemm":
+            message = "is of a GEMM; `layer: generation` takes `gemm-ar`, or `gemm-rs` with sequence parallelism"
+            problems.report(tree, "workload.operator", message)
         for name in ("collective", "layer"):
-            if given.operator is not None and getattr(given, name) is not None:
+            if given.operator is not None and getattr(given, name) is not None and not is_generation:
                 message = f"is of a GEMM, and `workload.{name}` says itself what is done; remove one of them"
                 problems.report(tree, "workload.operator", message)
         problems.raise_any()
@@ -174,8 +184,23 @@ class WorkloadReader:
     def _layer(self, tree: Node, given: WorkloadFile, model: ModelSpec, tp: int) -> LayerSpec:
         """A whole layer; ValueError if it cannot be sliced."""
         assert given.layer is not None
-        if why_not := why_no_layer(model):
+        if why_not := why_no_layer(model, given.layer):
             raise refusal(tree, "workload.model", why_not)
+        operators, _ = self.operators(tree)
+        if given.layer == "generation":
+            if given.context is None:
+                message = (
+                    "`workload.context` is missing: tokens of each sequence whose keys and values are in the cache"
+                )
+                raise refusal(tree, "workload", message, at_key=True)
+            named = self._named(node_at(tree, ("workload", "model"))[0])
+            layer = LayerSpec(
+                kind=given.layer, attention="fused", operators=operators, model=model, context=given.context,
+                groups=named.groups or (model,),
+            )  # fmt: skip
+            other_operators(layer, tp)
+            held_of(layer, tp)
+            return layer
         if model.sequence is None:
             message = f"`workload.sequence` is missing: `{model.name}` does not say how long a sequence is"
             raise refusal(tree, "workload", message, at_key=True)
@@ -184,7 +209,6 @@ class WorkloadReader:
             message = f"{model.tokens} tokens are not a whole number of sequences of {model.sequence}"
             raise refusal(tree, f"workload.{name}", message)
         usual = self._named(node_at(tree, ("workload", "model"))[0]).attention
-        operators, _ = self.operators(tree)
         layer = LayerSpec(kind=given.layer, attention=given.attention or usual, operators=operators, model=model)
         for sublayer in sublayers_of(layer.kind):
             gemm_of(model, sublayer, tp)
@@ -250,4 +274,4 @@ class WorkloadReader:
 
 def operator_of(given: WorkloadFile) -> OperatorKind:
     """What is done with the GEMM of a workload, or with those of its layer."""
-    return given.operator or "gemm-rs"
+    return given.operator or ("gemm-ar" if given.layer == "generation" else "gemm-rs")

@@ -48,6 +48,7 @@ def record_of(result: SimulationResult) -> RunRecord:
         operator_us=us(result.operator) if result.operator is not None else None,
         gemm_us=time_of(gemm_phase), rs_us=time_of(reduce_scatter), ag_us=time_of(all_gather), fused_us=time_of(fused),
         others_us=us(result.others) if result.others is not None else None,
+        tokens_per_s=layer.model.tokens * 1e6 / us(result.total) if layer and layer.kind == "generation" else None,
         dram_gemm_read_bytes=total("operand_read_bytes", producer) if producer else None,
         dram_gemm_write_bytes=total("output_write_bytes", producer) if producer else None,
         dram_rs_read_bytes=total("comm_read_bytes", scatter), dram_rs_write_bytes=total("comm_write_bytes", scatter),
