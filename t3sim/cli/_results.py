@@ -22,7 +22,7 @@ def results_lines(records: Sequence[RunRecord]) -> Iterator[str]:
     columns = {
         "total": ("time_us", 1), "speedup": ("speedup", 3), "hidden": ("overlap_efficiency", 2),
         "GEMM alone": ("gemm_us", 1), "RS alone": ("rs_us", 1), "fused": ("fused_us", 1), "AG": ("ag_us", 1),
-        "others": ("others_us", 1),
+        "others": ("others_us", 1), "tokens/s": ("tokens_per_s", 0),
     }  # fmt: skip
     records = sorted_records(records)
     shared, words = points_in_words(records)

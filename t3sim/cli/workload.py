@@ -64,17 +64,19 @@ def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[li
 
     given = {"workload.tp": tp, "workload.tokens": tokens}
     points = load_experiment(path, [f"{key}={value}" for key, value in given.items() if value is not None]).runnable
-    groups: dict[tuple[str, int], dict[WorkloadSpec, None]] = {}
+    groups: dict[tuple[str, int], dict[WorkloadSpec, str]] = {}
     for run in points:
         parts = [part for part in sublayer_workloads(run.workload) if part.gemm is not None]
-        groups.setdefault((_title(run.workload), run.workload.tp), {}).update(dict.fromkeys(parts))
+        layer = run.workload.layer
+        phase = "generation" if layer is not None and layer.kind == "generation" else ""
+        groups.setdefault((_title(run.workload), run.workload.tp), {}).update(dict.fromkeys(parts, phase))
     for (title, n_gpus), found in groups.items():
         if not found:
             yield [f"a collective on {n_gpus} GPUs: no GEMM"]
             continue
         for operator in get_args(OperatorKind):
             headings = GATHERING_HEADINGS if operator == "ag-gemm" else GEMM_HEADINGS
-            rows = [_gemm_row(part) for part in found if part.operator == operator]
+            rows = [_gemm_row(part, phase) for part, phase in found.items() if part.operator == operator]
             if rows:
                 yield [f"{title} on {n_gpus} GPUs", *_table(headings, rows)]
     layers = {(run.workload.layer, run.workload.tp, run.machine): run for run in points if run.workload.layer}
@@ -169,7 +171,7 @@ def _sizes(model: ModelSpec) -> str:
     return ", ".join(sizes)
 
 
-def _gemm_row(part: WorkloadSpec) -> list[str]:
+def _gemm_row(part: WorkloadSpec, phase: str = "") -> list[str]:
     from t3sim.workload.sublayers import PHASES_OF
     from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -180,7 +182,7 @@ def _gemm_row(part: WorkloadSpec) -> list[str]:
     moved = output + (m + n) * k * ELEMENT_BYTES
     collective = m * k * ELEMENT_BYTES if part.operator == "ag-gemm" else 2 * output
     sent = (part.tp - 1) * collective / part.tp
-    phase = PHASES_OF[part.operator].get(part.sublayer or "", "-")
+    phase = phase or PHASES_OF[part.operator].get(part.sublayer or "", "-")
     numbers = [f"{flops / 1e9:.1f}", f"{output / 1e6:.1f}", f"{flops / moved:.0f}", f"{sent / 1e6:.1f}"]
     return [part.sublayer or "-", phase, str(m), str(n), str(k), *numbers]
 

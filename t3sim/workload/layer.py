@@ -23,7 +23,7 @@ Fused attention writes none of them and computes the scores once more in the bac
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from t3sim.config.experiment import AttentionKind, GemmShape, LayerKind, LayerSpec, ModelSpec, RunSpec, WorkloadSpec
 from t3sim.workload.kernel_choice import tiling_of
@@ -108,7 +108,7 @@ def sublayer_runs(run: RunSpec) -> list[RunSpec]:
         every = [(one, tiling_of(kernels, one.gemm, n_units)) for one in workloads if one.gemm is not None]
         workloads = [one.model_copy(update={"tiling": tiling}) for one, tiling in every]
     # A GEMM without a collective has nothing to overlap with, and is the same on all GPUs.
-    plain = {
+    plain: dict[str, Any] = {
         "strategy": "sequential",
         "strategy_params": {},
         "arbitration": None,

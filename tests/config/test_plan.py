@@ -354,7 +354,7 @@ class TestLayers:
         norm = provenance["workload.operators.norm"]
         assert (norm.value, str(norm.position)) == (0.8, "-s workload.operators.norm=0.8")
         assert provenance["workload.operators.softmax"].origin == "derived"
-        names = ("elementwise", "norm", "softmax", "fused_attention")
+        names = ("elementwise", "norm", "softmax", "fused_attention", "kv_cache")
         (tmp_path / "mine.yaml").write_text("".join(f"{name}: 0.25\n" for name in names))
         assert plan(self.LAYER, "workload.operators=null").points == plan(self.LAYER).points
         for given, expected in (("roofline", 1.0), ("mine.yaml", 0.25)):
@@ -486,7 +486,7 @@ def test_the_schema_covers_every_key():
     assert r"^gpu\[[0-9]+\]$" in schema["$defs"]["MachineSpec"]["patternProperties"]
     workload = schema["$defs"]["WorkloadFile"]["properties"]
     assert {"layer", "attention", "tokens", "sequence"} <= set(workload)
-    assert ["training", "prompt"] in [option.get("enum") for option in workload["layer"]["anyOf"]]
+    assert ["training", "prompt", "generation"] in [option.get("enum") for option in workload["layer"]["anyOf"]]
     assert schema["$defs"]["LinkSpec"]["properties"]["bandwidth"]["type"] == "string"
 
 

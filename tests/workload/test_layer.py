@@ -35,7 +35,7 @@ LLAMA = model(kv_heads=4, intermediate=3584, gated=True, whole_heads=True, dropo
 def operators(
     spec: ModelSpec, tp: int, kind: LayerKind = "training", attention: AttentionKind = "unfused"
 ) -> list[Operator]:
-    shares = OperatorsSpec(elementwise=1.0, norm=1.0, softmax=1.0, fused_attention=1.0)
+    shares = OperatorsSpec(elementwise=1.0, norm=1.0, softmax=1.0, fused_attention=1.0, kv_cache=1.0)
     return other_operators(LayerSpec(kind=kind, attention=attention, operators=shares, model=spec), tp)
 
 

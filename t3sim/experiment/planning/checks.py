@@ -23,6 +23,7 @@ from t3sim.workload.layer import held_of, sublayer_workloads
 from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
 
 PS_PER_S = 10**12
+GIB = 1 << 30
 Findings = Iterator[tuple[str, str]]  # dotted key and message of each problem
 
 
@@ -131,9 +132,9 @@ def _of_generation(machine: MachineSpec, workload: WorkloadSpec) -> Findings:
         return
     room = capacity - held.weights
     at_most = f"at most {room // (held.per_token * tokens)} tokens fit" if room > 0 else "the weights alone do not fit"
-    needed = f"{format_bytes(held.weights)} of weights and {format_bytes(cache)} of KV cache"
+    needed = f"{held.weights / GIB:.1f} GiB of weights and {cache / GIB:.1f} GiB of KV cache"
     message = f"all layers take {needed} on each of {workload.tp} GPUs"
-    has = f"`machine.memory.capacity` is {format_bytes(capacity)}"
+    has = f"`machine.memory.capacity` is {capacity / GIB:.1f} GiB"
     yield "workload.context", f"is {layer.context}: {message}, and {has}; {at_most}"
 
 
