@@ -19,7 +19,8 @@ from t3sim.workload.sublayers import PHASES_OF, TURNED_AROUND, lacks
 MOST_CASES = 200
 Parallelism = Literal["auto", "sequence", "tensor"]
 OPTIONS = {
-    "workload.model": "TARGET", "workload.tp": "--tp", "workload.tokens": "--tokens", "machine": "--machine",
+    "workload.model": "TARGET", "workload.tp": "--tp", "workload.tokens": "--tokens", "workload.element": "--dtype",
+    "machine": "--machine",
     "tiling": "--tiling", "sweep.grid.workload.tp": "--tp", "sweep.grid.workload.tokens": "--tokens",
 }  # fmt: skip
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")

@@ -26,6 +26,7 @@ from t3sim.program.operator import Operator
 from t3sim.program.plan import Plan, parts_of
 from t3sim.strategies import Phase
 from t3sim.system.simulate import SimulationResult
+from t3sim.workload.operands import matrix_rate
 from t3sim.workload.tiling import resident_workgroups
 
 PARTS = (
@@ -98,7 +99,7 @@ def _multiplying(run: _Run, *, all_units: bool) -> float:
     gpu, trace = run.machine.gpu, run.operation.trace
     rows, columns = trace.tiling.workgroup_tile
     unit = gpu.compute_unit
-    rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
+    rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock * matrix_rate(unit, trace.gemm)
     n_units = gpu.n_compute_units if all_units else _n_units(run)
     return float(2 * rows * columns * trace.gemm.k * len(trace.whole_tiles) / rate / n_units)
 

@@ -16,7 +16,7 @@ from t3sim.advice.search import Case
 from t3sim.config.experiment import CollectiveSpec, RunSpec, WorkloadSpec
 from t3sim.system.simulate import SimulationResult
 from t3sim.workload.kernel_choice import tiling_of
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.tiling import ELEMENT_BYTES, moved_bytes
 
 GROUP = "tp"
 DTYPE, DTYPE_OF_COLLECTIVES = "c10::BFloat16", "BFloat16"
@@ -42,9 +42,8 @@ def small_runs(cases: Sequence[Case]) -> list[RunSpec]:
             update = {"gemm": gemm, "tiling": tiling, "tp": 1, "operator": "gemm-rs", "model": None, "sublayer": None}
             one = run.model_copy(update={"workload": workload.model_copy(update=update)})
             found.setdefault(f"{gemm}", one)
-        width = workload.gemm.k if workload.operator == "ag-gemm" else workload.gemm.n
         ops: tuple[Literal["reduce-scatter", "all-gather"], ...] = ("reduce-scatter", "all-gather")
-        for size in (size for size in SMALL_BYTES if size < workload.gemm.m * width * ELEMENT_BYTES):
+        for size in (size for size in SMALL_BYTES if size < moved_bytes(workload.gemm, workload.operator)):
             for op in ops:
                 collective = CollectiveSpec.model_validate({"op": op, "size": f"{size} B", "gpus": workload.tp})
                 alone = WorkloadSpec(tp=workload.tp, collective=collective, tiling=workload.tiling)

@@ -31,7 +31,6 @@ from t3sim.strategies import OverlapStrategy, Phase, overlap_strategies
 from t3sim.strategies.interface import baselines, in_order
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.system.user_code import check_programs_of
-from t3sim.workload.tiling import ELEMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -318,8 +317,7 @@ def lacks(result: SimulationResult, op: Operator) -> str:
     needed = {"gemm-rs": 1, "ag-gemm": 1, "gemm-ar": 2}[op.kind]
     if op.n == 1 or not op.has_like_chunks() or op.shape.m % op.n:
         return ""
-    width = op.shape.k if op.kind == "ag-gemm" else op.shape.n
-    least = needed * op.shape.m * width * ELEMENT_BYTES * (op.n - 1) // op.n
+    least = needed * op.moved_bytes * (op.n - 1) // op.n
     phases = [one for one in result.phases if one.counts and (op.kind == "gemm-ar" or not is_gather_behind(one, op))]
     sent = sum(int(one.counters.get("link_bytes", 0)) for one in phases)
     if sent >= LEAST_SENT * least:

@@ -12,6 +12,7 @@ from t3sim.config.experiment import OperatorKind
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
 from t3sim.gpu.ticks import TickBase
+from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate, operand_bytes, slowed
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, resident_workgroups
 
 
@@ -36,7 +37,7 @@ def least_times(
     chunks = chunk_bytes(trace)
     if kind == "ag-gemm":  # of A: each rank has an equal share of the rows
         edges = [trace.gemm.m * rank // trace.n_chunks for rank in range(trace.n_chunks + 1)]
-        chunks = [(stop - start) * trace.gemm.k * ELEMENT_BYTES for start, stop in pairwise(edges)]
+        chunks = [bytes_of_a(trace.gemm, (stop - start) * trace.gemm.k) for start, stop in pairwise(edges)]
     rounds = 2 if kind == "gemm-ar" else 1
     parts = [
         (
@@ -71,16 +72,17 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
     gpu, unit, tiles = machine.gpu, machine.gpu.compute_unit, trace.workgroups
     rows, columns = trace.tiling.workgroup_tile
     rate = unit.matrix_flops_per_cycle * round(unit.matrix_efficiency * EFFICIENCY_SCALE)
-    flops = 2 * trace.gemm.m * trace.gemm.n * trace.gemm.k
+    of_type = matrix_rate(unit, trace.gemm)
+    flops = slowed(2 * trace.gemm.m * trace.gemm.n * trace.gemm.k, of_type)
     n_others = int(trace.panels[1].max()) * (trace.tiling.split_k - 1)  # slices of the other panels of a tile, at most
-    least_k = max(trace.gemm.k - n_others * trace.tiling.k_slice, 1)  # of a workgroup
+    least_k = max(trace.gemm.k - n_others * trace.k_slice, 1)  # of a workgroup
     n_turns = -(-trace.n_workgroups // (n_units * resident_workgroups(machine, trace.tiling)))
     lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // gpu.l2.line)).min())  # of the smallest tile
 
     def taken(cycle: int, launch: int) -> int:
         if any_kernel:
             return flops * EFFICIENCY_SCALE * cycle // (n_units * rate)
-        multiply = 2 * rows * columns * least_k * EFFICIENCY_SCALE * cycle
+        multiply = slowed(2 * rows * columns * least_k * EFFICIENCY_SCALE * cycle, of_type)
         store = lines * -(-gpu.l2.line * cycle // unit.l2_store_bytes_per_cycle)
         of_unit = -(-trace.n_workgroups // n_units) * multiply // rate
         of_slot = launch * (1 if trace.tiling.persistent else n_turns) + n_turns * (multiply // rate + store)
@@ -129,7 +131,8 @@ def operand_ticks(machine: MachineSpec, trace: TileTrace, kind: OperatorKind, ti
     """
     gemm = trace.gemm
     rows = gemm.m // trace.n_chunks if kind == "ag-gemm" else gemm.m
-    return _channel_ticks(machine, (rows + gemm.n) * gemm.k * ELEMENT_BYTES, ticks)
+    n_bytes = bytes_of_a(gemm, rows * gemm.k) + bytes_of_b(gemm, gemm.n * gemm.k)
+    return _channel_ticks(machine, n_bytes, ticks)
 
 
 def _channel_ticks(machine: MachineSpec, n_bytes: int, ticks: TickBase) -> int:
@@ -146,7 +149,7 @@ def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int
     """
     chunks, gemm = chunk_bytes(trace), trace.gemm
     scattered = sum(chunks) if len(chunks) == 1 else 3 * sum(chunks) - 4 * max(chunks)
-    operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
+    operands = operand_bytes(gemm)
     return _channel_ticks(machine, max(operands + scattered, 0), ticks)
 
 

@@ -34,7 +34,8 @@ from t3sim.program.operations import (
     tile_granules,
 )
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
-from t3sim.workload.tiling import ELEMENT_BYTES, multiplied_k, resident_workgroups
+from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate
+from t3sim.workload.tiling import multiplied_k, resident_workgroups
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # in which a tile multiplies that shares its compute unit with others
@@ -172,7 +173,7 @@ class _Outline:
         rows, columns = trace.tiling.workgroup_tile
         n_turns = TURNS if self._resident(one) > 1 else 1
         flops = 2 * rows * columns * multiplied_k(trace) / trace.tiling.split_k
-        rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
+        rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock * matrix_rate(unit, trace.gemm)
         launch = unit.workgroup_launch + trace.tiling.prologue
         once, of_tile = (launch, 0) if trace.tiling.persistent else (0, launch)
         row[loop.OP_KIND], row[loop.OP_RESOURCE] = loop.GEMM, self.pools[self._units_of(one)][0]
@@ -219,7 +220,7 @@ class _Outline:
     def _operands(self, row: list[int], one: Gemm) -> None:
         """Say what a GEMM reads of the memory: each operand once, unless an earlier GEMM left it in the L2."""
         shape, l2 = one.trace.gemm, self.machine.gpu.l2
-        sizes = [size * shape.k * ELEMENT_BYTES for size in (shape.m, shape.n)]
+        sizes = [bytes_of_a(shape, shape.m * shape.k), bytes_of_b(shape, shape.n * shape.k)]
         row[loop.OP_A], row[loop.OP_B] = (self.operands.setdefault(at, len(self.operands)) for at in (one.a, one.b))
         row[loop.OP_A_FITS], row[loop.OP_B_FITS] = (size < l2.capacity // l2.n_partitions for size in sizes)
         for case, n_bytes in enumerate((sum(sizes), sizes[0], sizes[1], 0)):  # none is there, B is, A is, both are

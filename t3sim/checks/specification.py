@@ -14,7 +14,7 @@ from t3sim.config.machine_checks import has_queues
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
 from t3sim.program.operations import Gemm
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.operands import stated_rate, wider
 
 Pairs = dict[str, tuple[int, int]]  # meaning -> kept in the record, stated by the specification
 
@@ -124,16 +124,21 @@ def matrix_pairs(core: GpuCore) -> Pairs:
     efficiency = round(unit.matrix_efficiency * EFFICIENCY_DIGITS)
     gemm = core.gemms[0]
     work = int((gemm.n_slices - 1) * gemm.slice_work + gemm.last_slice_work)  # of all panels
-    tiling, k = trace.tiling, trace.gemm.k
-    multiplied = -(-k // tiling.k_slice) * tiling.k_slice if tiling.whole_slices else k
+    tiling, k, of = trace.tiling, trace.gemm.k, wider(trace.gemm)
+    each = tiling.k_slice * 16 // of.bits
+    multiplied = -(-k // each) * each if tiling.whole_slices else k
+    expected = 2 * rows * columns * multiplied * EFFICIENCY_DIGITS / (stated_rate(unit, of) or 1.0)
+    in_line = int(core.machine.gpu.l2.line * 8 / of.stored_bits)  # whole elements, with their scales
+    accesses = -(-(k % in_line) * of.stored_bits // (8 * core.machine.memory.access))
+    accesses += k // in_line * int(gpu.l2.granules_per_line)
     rate = unit.matrix_flops_per_cycle * efficiency * core.machine.gpu.issue_slot
     granules = int((gemm.n_slices - 1) * gpu.l2.granules_per_line + gemm.last_slice_granules)
     epilogue = unit.epilogue + tiling.epilogue
     return {
         "epilogue (ticks)": (int(gemm.epilogue_ticks), epilogue * int(gpu.compute_ticks)),
-        "operations of a tile": (work, 2 * rows * columns * multiplied * EFFICIENCY_DIGITS),
+        "operations of a tile": (work, round(expected)),
         "operations of a slot": (int(gpu.work_per_slot), rate),
-        "accesses of an operand row": (granules, -(-trace.gemm.k * ELEMENT_BYTES // core.machine.memory.access)),
+        "accesses of an operand row": (granules, accesses),
     }
 
 

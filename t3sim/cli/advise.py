@@ -29,6 +29,7 @@ OF_A_MODEL = {
     "machine": "-s machine=NAME takes another", "tiling": "-s tiling=NAME takes others",
     "tp": "-s workload.tp=8 takes another", "tokens": "-s workload.tokens=1024 takes others",
     "parallelism": "-s workload.operator=gemm-ar takes another",
+    "dtype": "-s workload.gemm.element=fp8 takes another",
     "backward": "-s workload.sublayer=IP takes another GEMM",
 }  # fmt: skip
 INDENT = "  "
@@ -45,6 +46,7 @@ PARALLELISM = {"gemm-rs": "sequence", "ag-gemm": "sequence", "gemm-ar": "tensor"
     "--parallelism", type=click.Choice(["auto", "sequence", "tensor"]), default="auto", show_default=True,
     help="Of a model: sequence (RS, AG), tensor (AR), or auto: sequence where TP divides the tokens, else tensor.",
 )  # fmt: skip
+@click.option("--dtype", help="Element type of the operands, like fp8 [default: what the checkpoint states].")
 @click.option("--backward", is_flag=True, help="The GEMMs of the backward pass instead of the forward pass.")
 @click.option("--host", help="How operations are issued, for strategies that ask: graph or eager [default: graph].")
 @click.option("--only-today", is_flag=True, help="Do not simulate what other hardware would add.")
@@ -59,6 +61,7 @@ def advise(
     tp: str,
     tokens: str,
     parallelism: Parallelism,
+    dtype: str | None,
     backward: bool,
     host: str | None,
     only_today: bool,
@@ -94,6 +97,7 @@ def advise(
     else:
         sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
         phase = "backward" if backward else "forward"
+        overrides = overrides if dtype is None else (*overrides, f"workload.element={dtype}")
         runs = cases_of_model(
             target, machine, tiling, *sizes, phase, overrides, parallelism, lambda text: note(f"left out: {text}")
         )

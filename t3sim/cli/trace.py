@@ -127,6 +127,7 @@ def import_(
 )
 def show(file: Path, slots: int, access: str) -> None:
     """Describe the content of a trace."""
+    from t3sim.workload.operands import k_slice_of
     from t3sim.workload.tiling import ELEMENT_BYTES, expected_chunk_bytes, wavefront_grid
     from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
 
@@ -146,7 +147,7 @@ def show(file: Path, slots: int, access: str) -> None:
         "workgroups": f"{tiles.n_workgroups} of {height} x {width} elements, {int(clipped.sum())} clipped at the edges",
         "wavefronts": f"{n_wavefronts} of {tiling.wavefront_tile[0]} x {tiling.wavefront_tile[1]} elements,"
         f" {down} x {across} per workgroup",
-        "K loop": f"slices of {tiling.k_slice} elements, {tiling.prefetch_depth} loaded ahead" + panels,
+        "K loop": f"slices of {k_slice_of(gemm, tiling)} elements, {tiling.prefetch_depth} loaded ahead" + panels,
         "stages": f"{full + bool(rest)} at {slots} workgroup slots{last}",
         "chunks": str(tiles.n_chunks),
     }

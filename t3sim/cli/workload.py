@@ -42,7 +42,7 @@ def show(what: str, tp: int | None, tokens: int | None) -> None:
 
     EXPERIMENT|MODEL is an experiment file, the config.json of a Hugging Face model, a model file (.yaml) or a model of
     configs/model, such as T-NLG.  A model has a table for each group of like layers, with the element type that its
-    checkpoint states; GEMMs are simulated as FP16.  MB are 10^6 bytes; all-reduce, all-gather and sent count what one
+    checkpoint states (bytes are of these types).  MB are 10^6 bytes; all-reduce, all-gather and sent count what one
     GPU sends.
     """
     from t3sim.config.yaml_loader import load_yaml
@@ -128,7 +128,7 @@ def _group(model: ModelSpec, tp: int, number: int) -> list[str]:
         is_shared = any(one.name.startswith("shared") for one in others)
         lines.append(f"without a collective of their own{'; shared FC-2: that of the experts' if is_shared else ''}")
         split = {"columns": "columns", "rows": "rows", "none": "not sliced"}
-        shapes = [[one.name, split[one.split], *map(str, one.gemm.model_dump().values()),
+        shapes = [[one.name, split[one.split], str(one.gemm.m), str(one.gemm.n), str(one.gemm.k),
                    _types(model, "FC-2" if one.name.startswith("shared") else "OP")] for one in others]  # fmt: skip
         lines += aligned([PROJECTION_HEADINGS, *shapes], n_words=2)
     if not rows and not others:
@@ -172,15 +172,16 @@ def _sizes(model: ModelSpec) -> str:
 
 
 def _gemm_row(part: WorkloadSpec, phase: str = "") -> list[str]:
+    from t3sim.workload.operands import operand_bytes
     from t3sim.workload.sublayers import PHASES_OF
-    from t3sim.workload.tiling import ELEMENT_BYTES
+    from t3sim.workload.tiling import ELEMENT_BYTES, moved_bytes
 
     gemm = part.gemm
     assert gemm is not None
     m, n, k = gemm.m, gemm.n, gemm.k
     output, flops = m * n * ELEMENT_BYTES, 2 * m * n * k
-    moved = output + (m + n) * k * ELEMENT_BYTES
-    collective = m * k * ELEMENT_BYTES if part.operator == "ag-gemm" else 2 * output
+    moved = output + operand_bytes(gemm)
+    collective = moved_bytes(gemm, part.operator) * (1 if part.operator == "ag-gemm" else 2)
     sent = (part.tp - 1) * collective / part.tp
     phase = phase or PHASES_OF[part.operator].get(part.sublayer or "", "-")
     numbers = [f"{flops / 1e9:.1f}", f"{output / 1e6:.1f}", f"{flops / moved:.0f}", f"{sent / 1e6:.1f}"]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
 from t3sim.config.machine import Bytes, Count, Latency, MachineSpec, Picoseconds, Share, ShortCycles, Spec, Unit
 
 LayerKind = Literal["training", "prompt", "generation"]
@@ -158,12 +159,42 @@ class ModelSpec(Spec):
         return FEED_FORWARD_FACTOR * self.hidden if self.intermediate is None else self.intermediate
 
 
+ElementName = Literal[
+    "fp16", "bf16", "fp32", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "mxfp4", "nvfp4", "int8", "int4"
+]
+
+
 class GemmShape(Spec):
-    """C[m, n] = A[m, k] x B[k, n] in FP16 on one GPU; k is local to the GPU, n if the rows of A are gathered."""
+    """C[m, n] = A[m, k] x B[k, n] on one GPU; k is local to the GPU, n if the rows of A are gathered.
+
+    ``element`` is the type of A (activations), ``weights`` that of B; sums are FP32, the output and what collectives
+    carry of it have 16 bits.  Files and digests name the types only where these are not FP16.
+    """
 
     m: Elements = Field(description="Rows of the output (M).")
     n: Elements = Field(description="Columns of the output (N); for `ag-gemm`, those of one GPU.")
     k: Elements = Field(description="Reduction dimension (K) of one GPU: K / tp if K is split.")
+    element: ElementName = Field(
+        "fp16",
+        description="Element type of the operands: `fp16`, `bf16`, `fp32` (multiplied as TF32), `fp8`, `fp8_rowwise`, "
+        "`fp8_block`, `mxfp8`, `mxfp4`, `nvfp4` or `int8`. The output is BF16, or FP16 with `fp16`.",
+    )
+    weights: ElementName | None = Field(
+        None, description="Element type of B, if narrower than `element`, such as `int4`. If omitted, that of A."
+    )
+
+    @model_validator(mode="after")
+    def _types_fit(self) -> GemmShape:
+        if ELEMENT_TYPES[self.element].is_for_weights:
+            raise ValueError(f"`element` is {self.element}, a type of weights; give `element: bf16, weights: int4`")
+        if self.weights is not None and ELEMENT_TYPES[self.weights].bits > ELEMENT_TYPES[self.element].bits:
+            raise ValueError(f"`weights` ({self.weights}) cannot be wider than `element` ({self.element})")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_default_types(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        defaults = {"element": DEFAULT_TYPE, "weights": None}
+        return {name: value for name, value in serialize(self).items() if defaults.get(name, name) != value}
 
 
 class TilingSpec(Spec):
@@ -171,7 +202,10 @@ class TilingSpec(Spec):
 
     workgroup_tile: tuple[Elements, Elements] = Field(description="Output tile of a workgroup: rows and columns.")
     wavefront_tile: tuple[Elements, Elements] = Field(description="Output tile of a wavefront: rows and columns.")
-    k_slice: Elements = Field(description="Depth in k of the operand slice that is staged at a time.")
+    k_slice: Elements = Field(
+        description="Depth in k of the operand slice that is staged at a time, in elements of 16 bits; a slice of "
+        "narrower elements has as many bytes."
+    )
     prefetch_depth: Count = Field(description="Number of operand slices loaded ahead of the one being multiplied.")
     persistent: bool = Field(
         False,

@@ -68,6 +68,7 @@ CommandCycles = Annotated[Count, AtMost(1 << 20), Unit("cycles")]
 CommandCyclesOrZero = Annotated[CountOrZero, AtMost(1 << 20), Unit("cycles")]
 LinesInFlight = Annotated[Count, AtMost(1 << 14), Unit("lines")]
 BytesPerCycle = Annotated[Count, AtMost(1 << 30), Unit("B/cycle")]
+MatrixRate = Annotated[float, Field(ge=0.125, le=16), Unit("times the 16-bit rate")]
 EngineRate = Annotated[BytesPerSecond, AtMost(1 << 50)]
 
 
@@ -111,6 +112,15 @@ class L1Spec(Spec):
         return self.with_lds - min((size for size in self.lds_sizes if size >= lds), default=self.with_lds)
 
 
+class MatrixRatesSpec(Spec):
+    """How many times faster than 16-bit operands the matrix units multiply others; a type without one is refused."""
+
+    tf32: MatrixRate | None = Field(None, description="FP32 operands, multiplied as TF32.")
+    fp8: MatrixRate | None = Field(None, description="FP8 operands, MXFP8 among them.")
+    fp4: MatrixRate | None = Field(None, description="FP4 operands: NVFP4, MXFP4.")
+    int8: MatrixRate | None = Field(None, description="INT8 operands.")
+
+
 class ComputeUnitSpec(Spec):
     """One compute unit; cycles are of the GPU's compute clock."""
 
@@ -120,7 +130,10 @@ class ComputeUnitSpec(Spec):
     )
     registers: Bytes = Field(description="Capacity of the vector register file, which holds the accumulators.")
     matrix_flops_per_cycle: Annotated[Count, AtMost(1 << 30), Unit("FLOP/cycle")] = Field(
-        description="Peak rate of the matrix units of a compute unit."
+        description="Peak rate of the matrix units of a compute unit with 16-bit operands."
+    )
+    matrix_rates: MatrixRatesSpec | None = Field(
+        None, description="Matrix rates of other element types. If omitted, only 16-bit operands are multiplied."
     )
     matrix_efficiency: Share = Field(description="Share of the peak matrix rate that the main loop of a GEMM reaches.")
     l2_bytes_per_cycle: BytesPerCycle = Field(description="Load bandwidth between a compute unit and the L2.")

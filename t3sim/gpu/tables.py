@@ -18,8 +18,8 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import codes, state
 from t3sim.program import operations
 from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait, has_unlike_chunks
+from t3sim.workload.operands import matrix_rate, slowed, wider
 from t3sim.workload.tiling import (
-    ELEMENT_BYTES,
     lds_of,
     loaded_rows_and_columns,
     multiplied_k,
@@ -242,9 +242,9 @@ class TableBuilder:
         machine, trace = self.machine, of.trace
         tiling, gemm = trace.tiling, trace.gemm
         tile_rows, tile_columns = tiling.workgroup_tile
-        n_slices = -(-gemm.k // tiling.k_slice)
-        last_k = gemm.k - (n_slices - 1) * tiling.k_slice
-        flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
+        n_slices = trace.n_slices
+        last_k = gemm.k - (n_slices - 1) * trace.k_slice
+        flops, rate = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE, matrix_rate(machine.gpu.compute_unit, gemm)
         operation = self._operation(codes.GEMM, of)
         units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
@@ -263,9 +263,9 @@ class TableBuilder:
         operation.first_tile = self._n["tiles"]
         operation.n_slices, operation.n_buffers = n_slices, tiling.prefetch_depth + 1
         operation.element_bytes = trace.stored_element_bytes
-        operation.last_slice_granules = -(-last_k * ELEMENT_BYTES // self.program.granule)
-        operation.slice_work = flops * tiling.k_slice
-        operation.last_slice_work = flops * (multiplied_k(trace) - (gemm.k - last_k))
+        operation.last_slice_granules = -(-last_k * wider(gemm).stored_bits // (8 * self.program.granule))
+        operation.slice_work = slowed(flops * trace.k_slice, rate)
+        operation.last_slice_work = slowed(flops * (multiplied_k(trace) - (gemm.k - last_k)), rate)
         workgroups, tiles = self._workgroups_of(of, operation), self._tiles_of(of, operation)
         commands = self._track(of, operation, tiles)
         if tiling.persistent and operation.dispatch_window == codes.NEVER:

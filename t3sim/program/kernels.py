@@ -96,14 +96,14 @@ def whole_tiles(kernel: Gemm, **of: int) -> Tiles:
 
 def operands(op: Operator, memory: Memory, trace: TileTrace, n_kernels: int = 1) -> tuple[Buffer, Buffer]:
     """Return new buffers for an A of each of *n_kernels*, and for B: rows of A and columns of B start with a line."""
-    slices = -(-trace.gemm.k // trace.tiling.k_slice)
-    a = memory.buffer("A", n_kernels * trace.gemm.m * slices * op.line)
-    return a, memory.buffer("B", trace.gemm.n * slices * op.line, is_on_stripe=False)
+    row = trace.n_slices * op.line
+    a = memory.buffer("A", n_kernels * trace.gemm.m * row)
+    return a, memory.buffer("B", trace.gemm.n * row, is_on_stripe=False)
 
 
 def shards(op: Operator, a: int) -> tuple[Content, ...]:
     """Return what A, from granule *a* on, holds when it is gathered: the rows of every rank, its own first."""
-    size = op.owned_rows() * -(-op.shape.k // op.tiles.tiling.k_slice) * op.line
+    size = op.owned_rows() * op.tiles.n_slices * op.line
     return tuple(Content(a + p * size, size, p, of=p) for p in range(op.n))
 
 

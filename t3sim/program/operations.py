@@ -260,7 +260,7 @@ class Gemm(OnComputeUnits):
 
     def operands(self, line: int) -> dict[str, range]:
         """Return the granules of A and of B, by these names; a cache line has *line* of them."""
-        shape, row = self.trace.gemm, -(-self.trace.gemm.k // self.trace.tiling.k_slice) * line
+        shape, row = self.trace.gemm, self.trace.n_slices * line
         return {"A": range(self.a, self.a + shape.m * row), "B": range(self.b, self.b + shape.n * row)}
 
 

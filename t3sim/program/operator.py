@@ -15,7 +15,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.program.operations import Ints, Memory
 from t3sim.workload.kernel_choice import tiling_of, without_split
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, cut_at_owners, make_tile_trace
+from t3sim.workload.tiling import TileTrace, cut_at_owners, make_tile_trace, moved_bytes
 
 Collective = Literal["reduce-scatter", "all-gather", "all-reduce"]
 
@@ -67,8 +67,13 @@ class Operator:
         """
         size = self.size
         if self.trace is not None:
-            size = self.shape.m * (self.shape.k if self.kind == "ag-gemm" else self.shape.n) * ELEMENT_BYTES
+            size = self.moved_bytes
         return chunk_bytes_of(size, self.n, self.machine.gpu.l2.line) // self.granule
+
+    @property
+    def moved_bytes(self) -> int:
+        """Return the bytes of the array that is gathered or reduced: A in its own type, or the 16-bit output."""
+        return moved_bytes(self.shape, self.kind)
 
     def chunk(self, position: int) -> range:
         """Return the workgroups of chunk *position* of the trace."""

@@ -15,6 +15,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import Operator, other_operators
+from t3sim.workload.operands import k_slice_of, matrix_rate, slices_of, slowed
 from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, tile_grid
 
 
@@ -42,10 +43,11 @@ def gemm_seconds(gemm: GemmShape, n_gemms: float, workload: WorkloadSpec, machin
     """Return the seconds in which compute units multiply and store *n_gemms* GEMMs of one kernel."""
     n_units = machine.gpu.n_compute_units
     tiling = tiling_of(workload.kernels or workload.tiling, gemm, n_units)
-    n_slices, n_panels = -(-gemm.k // tiling.k_slice), tiling.split_k
+    n_slices, n_panels = slices_of(gemm, tiling), tiling.split_k
     n_waves = math.ceil(n_gemms * math.prod(tile_grid(gemm, tiling)) * n_panels / n_units)
-    k = gemm.k if n_panels == 1 else -(-n_slices // n_panels) * tiling.k_slice
+    k = gemm.k if n_panels == 1 else -(-n_slices // n_panels) * k_slice_of(gemm, tiling)
     flops = n_waves * n_units * 2 * math.prod(tiling.workgroup_tile) * k
+    flops = slowed(flops, matrix_rate(machine.gpu.compute_unit, gemm))
     multiply = flops / matrix_flops_per_second(machine, machine.gpu.compute_unit.matrix_efficiency)
     element, sum_launch = ELEMENT_BYTES, 0
     if n_panels > 1:

@@ -24,6 +24,7 @@ from t3sim.validation.bench import Bench
 from t3sim.validation.point import NotSimulatedError
 from t3sim.validation.simulation import GemmAlone, RecordedTiles, Scatter, with_value
 from t3sim.validation.timelines import REMOTE_KERNEL, Timeline, folder_of, shape_of, tiles_in_order
+from t3sim.workload.operands import slices_of
 from t3sim.workload.tiling import ELEMENT_BYTES, make_tile_trace, matrix_cycles
 
 Order = Literal["next", "naive"]
@@ -94,11 +95,11 @@ def _main_loop_s(shape: GemmShape, tiling: TilingSpec, recorded: Sequence[Timeli
     for timeline in recorded:
         if timeline.shape == shape:
             return timeline.main_loop_s(gpus), "its main loops behind no stores to others"
-    slices = [-(-timeline.shape.k // tiling.k_slice) for timeline in recorded]
+    slices = [slices_of(timeline.shape, tiling) for timeline in recorded]
     if len(set(slices)) < 2:
         raise NotSimulatedError("too few recorded tiles to tell how long its main loop is")
     line = np.polyfit(slices, [timeline.main_loop_s(gpus) for timeline in recorded], 1)
-    return float(np.polyval(line, -(-shape.k // tiling.k_slice))), "the line through recorded main loops"
+    return float(np.polyval(line, slices_of(shape, tiling))), "the line through recorded main loops"
 
 
 def with_its_tile_only(tiling: TilingSpec) -> TilingSpec:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from t3sim.config.experiment import CheckpointTypes, OperandTypes
+from t3sim.workload.simulated_types import is_simulated
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 SIXTEEN_BIT = ("bf16", "fp16")
@@ -102,9 +103,11 @@ def types_note(types: CheckpointTypes | None, *, has_experts: bool) -> str | Non
     other = [one for one in other if one.weights != "16-bit"]
     if not other:
         return None
+    modelled = all(is_simulated(one) for one in other)
     where = " for experts" if has_experts and other == [types.experts] and types.experts != types.attention else ""
     said = " and ".join(_words(one, types.says) for one in other)
-    return f"{types.stated_by} says {said}{where}: GEMMs and collectives are simulated as FP16"
+    so = "GEMMs are simulated so, with 16-bit activations on machines without that matrix rate; outputs are BF16"
+    return f"{types.stated_by} says {said}{where}: {so if modelled else 'GEMMs are simulated with 16-bit operands'}"
 
 
 def _words(one: OperandTypes, says: str) -> str:

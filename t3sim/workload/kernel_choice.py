@@ -15,6 +15,7 @@ import math
 
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.workload.operands import k_slice_of, slices_of
 from t3sim.workload.tiling import split_findings, tile_grid, tiling_findings
 
 
@@ -33,7 +34,7 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
     candidates = [(name, one.split_k) for name, one in library.kernels.items()]
     sums = library.partial_sums
     for name, one in library.kernels.items() if sums is not None else ():
-        n_panels = -(-gemm.k // one.k_slice) // (sums.least_slices if sums else 1)
+        n_panels = slices_of(gemm, one) // (sums.least_slices if sums else 1)
         most = min(n_compute_units // math.prod(tile_grid(gemm, one)), n_panels)
         candidates += [(name, n) for n in range(2, most + 1) if not split_findings(gemm, split(one, n))]
     return min(candidates, key=merit)
@@ -45,7 +46,7 @@ def split(tiling: TilingSpec, n_panels: int) -> TilingSpec:
 
 
 def schedule_length(tiling: TilingSpec, library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> float:
-    """Return how long *gemm* takes, in multiply-adds of a compute unit for each element of k."""
+    """Return how long *gemm* takes, in multiply-adds of a compute unit for each 16 bits of k."""
     rows, columns = tiling.workgroup_tile
     n_waves = -(-math.prod(tile_grid(gemm, tiling)) * tiling.split_k // n_compute_units)
     n_operands = rows + columns
@@ -53,10 +54,11 @@ def schedule_length(tiling: TilingSpec, library: KernelLibrarySpec, gemm: GemmSh
     sums = library.partial_sums
     if tiling.split_k == 1 or sums is None:
         return length
-    n_slices = -(-gemm.k // tiling.k_slice)
+    n_slices = slices_of(gemm, tiling)
     of_panel = -(-n_slices // tiling.split_k) / n_slices
     n_sums = -(-gemm.m * gemm.n * tiling.split_k // n_compute_units)
-    return length * of_panel + (sums.launch + sums.element * n_sums) / gemm.k
+    k = gemm.k * tiling.k_slice / k_slice_of(gemm, tiling)
+    return length * of_panel + (sums.launch + sums.element * n_sums) / k
 
 
 def without_split(kernels: Kernels) -> Kernels:

@@ -27,12 +27,14 @@ from typing import Any, Literal
 
 from t3sim.config.experiment import AttentionKind, GemmShape, LayerKind, LayerSpec, ModelSpec, RunSpec, WorkloadSpec
 from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.operands import operand_bytes
 from t3sim.workload.sublayers import (
     SUBLAYER_PHASES,
     cache_width,
     gemm_of,
     projections_of,
     slice_of,
+    types_of,
     weights_of,
 )  # fmt: skip
 from t3sim.workload.tiling import ELEMENT_BYTES
@@ -199,7 +201,7 @@ class _Operators:
             raise ValueError(
                 f"{model.name}: tokens ({model.tokens}) are not a whole number of sequences of {model.sequence}"
             )
-        local = slice_of(model, tp)
+        local, self.model = slice_of(model, tp), model
         self.is_fused = attention == "fused"
         self.has_dropout = is_training and model.dropout
         self.added = "dropout, residual" if self.has_dropout else "residual"
@@ -246,8 +248,9 @@ class _Operators:
         return Operator("optimizer", "update", 0.0, UPDATE_BYTES * n_parameters, "elementwise")
 
     def _gemm(self, name: str, phase: str, m: int, n: int, k: int) -> Operator:
-        n_bytes = ELEMENT_BYTES * (m * k + k * n + m * n)
-        return Operator(name, phase, 2.0 * m * n * k, n_bytes, GemmShape(m=m, n=n, k=k))
+        part = "FC-1" if name.startswith("FC") else "OP"
+        gemm = GemmShape(m=m, n=n, k=k, **types_of(self.model, part))
+        return Operator(name, phase, 2.0 * m * n * k, operand_bytes(gemm) + ELEMENT_BYTES * m * n, gemm)
 
     def _moved(
         self, name: str, phase: str, n: float, n_arrays: int, kernel: KernelKind = "elementwise", *, mask: bool = False

@@ -18,10 +18,11 @@ are those of ``projections_of``.  Transposed operands are not modelled: they wou
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from t3sim.config.experiment import GemmShape, ModelSpec, OperatorKind
 from t3sim.units import LIMIT
+from t3sim.workload.simulated_types import simulated_types
 
 # Sublayer -> phase of training in which it happens; in the order of a layer's forward and backward pass.
 SUBLAYER_PHASES: dict[str, str] = {"OP": "forward", "FC-2": "forward", "FC-1": "backward", "IP": "backward"}
@@ -88,11 +89,19 @@ def gemm_of(model: ModelSpec, sublayer: str, tp: int, operator: OperatorKind = "
         raise ValueError(f"{model.name} {sublayer}: {why_not}")
     if operator == "ag-gemm":
         turned = gemm_of(model, TURNED_AROUND[sublayer], tp)
-        return GemmShape(m=turned.m, n=turned.k, k=turned.n)
+        return turned.model_copy(update={"n": turned.k, "k": turned.n})
     k = _local_k(model, sublayer, tp)
     if k >= LIMIT:
         raise ValueError(f"{model.name} {sublayer}: a dot product of {k} elements, must be below 2^62")
-    return GemmShape(m=model.tokens, n=model.hidden, k=k)
+    return GemmShape(m=model.tokens, n=model.hidden, k=k, **types_of(model, sublayer))
+
+
+def types_of(model: ModelSpec, sublayer: str) -> dict[str, Any]:
+    """Return the element types of the operands of *sublayer*, as fields of ``GemmShape``."""
+    if model.elements is None:
+        return {}
+    of = model.elements.feed_forward if sublayer in ("FC-1", "FC-2") else model.elements.attention
+    return simulated_types(of)
 
 
 def lacks(model: ModelSpec, sublayer: str) -> str | None:
@@ -126,7 +135,8 @@ def projections_of(model: ModelSpec, tp: int) -> list[Projection]:
     found: list[Projection] = []
 
     def add(name: str, n: int, k: int, split: Split) -> None:
-        found.append(Projection(name, GemmShape(m=model.tokens, n=n, k=k), split))
+        types = types_of(model, "FC-2" if name.startswith("shared") else "OP")
+        found.append(Projection(name, GemmShape(m=model.tokens, n=n, k=k, **types), split))
 
     mla = model.mla
     if mla is not None and "attention" in model.parts:

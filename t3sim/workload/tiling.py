@@ -30,15 +30,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.arrays import chosen
-from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.experiment import GemmShape, OperatorKind, TilingSpec
 from t3sim.config.limits import MOST_PREFETCHED_SLICES, MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import above_limits
 from t3sim.config.trees import Finding
 from t3sim.errors import UsageError
 from t3sim.units import format_bytes
+from t3sim.workload.operands import (
+    bytes_of_a,
+    k_slice_of,
+    loaded_shares,
+    matrix_rate,
+    operand_bytes,
+    slices_of,
+    whole_k,
+)
 
-ELEMENT_BYTES = 2  # FP16 operands and output
+ELEMENT_BYTES = 2  # of outputs, which have 16 bits whatever the operands; those are in ``operands``
 ACCUMULATOR_BYTES = 4  # FP32
 LANES_PER_WAVEFRONT = 64
 MAX_MATRIX_BYTES = 1 << 40
@@ -109,8 +118,18 @@ class TileTrace:
 
     @property
     def stored_element_bytes(self) -> int:
-        """Bytes of an element as the kernel stores it: FP16, or a partial sum in FP32."""
+        """Bytes of an element as the kernel stores it: 16 bits, or a partial sum in FP32."""
         return ACCUMULATOR_BYTES if self.tiling.split_k > 1 else ELEMENT_BYTES
+
+    @cached_property
+    def k_slice(self) -> int:
+        """Elements of k in a slice."""
+        return k_slice_of(self.gemm, self.tiling)
+
+    @cached_property
+    def n_slices(self) -> int:
+        """Slices of k, each a line of every row of A and of every column of B."""
+        return slices_of(self.gemm, self.tiling)
 
     @cached_property
     def first_of_tile(self) -> NDArray[np.int64]:
@@ -133,7 +152,7 @@ class TileTrace:
     @cached_property
     def panels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First slice of k that each workgroup multiplies, and how many: near-equal shares, the larger ones first."""
-        each, rest = divmod(-(-self.gemm.k // self.tiling.k_slice), self.tiling.split_k)
+        each, rest = divmod(self.n_slices, self.tiling.split_k)
         return self.panel * each + self.panel.clip(max=rest), each + (self.panel < rest)
 
     @cached_property
@@ -234,9 +253,10 @@ def wavefront_parts(trace: TileTrace, parts: TileTrace) -> NDArray[Any]:
 def transposed(gemm: GemmShape, tiling: TilingSpec) -> tuple[GemmShape, TilingSpec]:
     """Return the GEMM that makes the transposed output, stored the other way, and the tiling of the same tiles."""
     tiles = {name: getattr(tiling, name)[::-1] for name in ("workgroup_tile", "wavefront_tile")}
-    return GemmShape(m=gemm.n, n=gemm.m, k=gemm.k), tiling.model_copy(
-        update={**tiles, "column_major": not tiling.column_major}
-    )
+    shape: dict[str, int | str] = {"m": gemm.n, "n": gemm.m}
+    if gemm.weights is not None:
+        shape |= {"element": gemm.weights, "weights": gemm.element}
+    return gemm.model_copy(update=shape), tiling.model_copy(update={**tiles, "column_major": not tiling.column_major})
 
 
 def tile_order(n_rows: int, n_columns: int, group_rows: int, n_parts: int) -> tuple[Ints, Ints]:
@@ -252,7 +272,7 @@ def loaded_rows_and_columns(trace: TileTrace, order: Ints) -> dict[str, Ints]:
     """Return which rows of A and columns of B each workgroup loads, counted from the first of its tile.
 
     All that it has; of a cluster, two workgroups that follow each other in *order*, each loads half of the rows, or of
-    the columns, that both have.
+    the columns, that both have.  Of an operand of narrower elements, the same share of them as of the bytes of a line.
     """
     tiles, (height, width) = trace.workgroups, trace.tiling.workgroup_tile
     first = {"row_from": np.zeros(len(tiles), np.int64), "column_from": np.zeros(len(tiles), np.int64)}
@@ -264,13 +284,16 @@ def loaded_rows_and_columns(trace: TileTrace, order: Ints) -> dict[str, Ints]:
         half = -(-size // 2)
         until[f"{name}_until"][one] = until[f"{name}_until"][one].clip(max=half)
         first[f"{name}_from"][other] = half
+    for name, share in zip(("row", "column"), loaded_shares(trace.gemm), strict=True):
+        if share != 1:
+            n = (until[f"{name}_until"] - first[f"{name}_from"]).clip(min=0)
+            until[f"{name}_until"] = first[f"{name}_from"] + -(-n * share.numerator // share.denominator)
     return {**first, **until}
 
 
 def multiplied_k(trace: TileTrace) -> int:
     """Return the k that the matrix pipe works on: that of the GEMM, or of all its slices if they count as whole."""
-    k, k_slice = trace.gemm.k, trace.tiling.k_slice
-    return -(-k // k_slice) * k_slice if trace.tiling.whole_slices else k
+    return whole_k(trace.gemm, trace.tiling) if trace.tiling.whole_slices else trace.gemm.k
 
 
 def tile_findings(tiling: TilingSpec) -> list[Finding]:
@@ -367,9 +390,10 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     """
     gpu, gemm, tiling = machine.gpu, trace.gemm, trace.tiling
     n_elements, n_resident = math.prod(tiling.workgroup_tile), resident_workgroups(machine, tiling)
-    n_slices = -(-gemm.k // tiling.k_slice)
+    n_slices = trace.n_slices
     longest = -(-n_slices // tiling.split_k) / n_slices  # of k, what a workgroup has of it
-    at_peak = 2 * n_elements * multiplied_k(trace) * longest / gpu.compute_unit.matrix_flops_per_cycle
+    peak = gpu.compute_unit.matrix_flops_per_cycle * matrix_rate(gpu.compute_unit, gemm)
+    at_peak = 2 * n_elements * multiplied_k(trace) * longest / peak
     # Rows and columns, of a slice; of two workgroups each loads half of what both need, as if tiles were square.
     loaded = sum(tiling.workgroup_tile) * (3 if tiling.cluster == 2 else 4) / 4
     l2_rate = min(gpu.compute_unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / n_units)
@@ -378,7 +402,7 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     store = n_elements * trace.stored_element_bytes / gpu.compute_unit.l2_store_bytes_per_cycle
     store += gpu.compute_unit.epilogue + tiling.epilogue
     of_tile = max(multiply, (multiply + store) / n_resident)
-    n_moved = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * ELEMENT_BYTES
+    n_moved = operand_bytes(gemm) + gemm.m * gemm.n * ELEMENT_BYTES
     elsewhere = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth) * gpu.compute_clock
     n_tiles = trace.n_workgroups
     return MatrixCycles(
@@ -410,9 +434,9 @@ def split_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
     """Return why a kernel cannot split k of *gemm*."""
     if tiling.split_k == 1:
         return []
-    n_slices, line = -(-gemm.k // tiling.k_slice), OUTPUT_PITCH_ALIGNMENT // ELEMENT_BYTES
+    n_slices, line = slices_of(gemm, tiling), OUTPUT_PITCH_ALIGNMENT // ELEMENT_BYTES
     if tiling.split_k > n_slices:
-        has = f"k {gemm.k} has {n_slices} slices of {tiling.k_slice}"
+        has = f"k {gemm.k} has {n_slices} slices of {k_slice_of(gemm, tiling)}"
         return [("tiling.split_k", f"is {tiling.split_k}, but {has}; each panel needs at least one")]
     row = gemm.m if tiling.column_major else gemm.n
     if row % line:
@@ -467,6 +491,11 @@ def wavefront_grid(tiling: TilingSpec) -> tuple[int, int]:
     """Return wavefront tiles per full workgroup tile, (down, across)."""
     (rows, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile
     return rows // high, columns // wide
+
+
+def moved_bytes(gemm: GemmShape, operator: OperatorKind) -> int:
+    """Return the bytes of the array that the collective of *operator* is of: A as it is stored, or the output."""
+    return bytes_of_a(gemm, gemm.m * gemm.k) if operator == "ag-gemm" else gemm.m * gemm.n * ELEMENT_BYTES
 
 
 def output_pitch_bytes(gemm: GemmShape) -> int:

@@ -145,7 +145,7 @@ class Elements:
             for tile, panel, first, n in zip(trace.workgroups, trace.panel, *trace.panels, strict=True):
                 rows = slice(tile["row"], tile["row"] + tile["n_rows"])
                 columns = slice(tile["column"], tile["column"] + tile["n_columns"])
-                k = slice(first * trace.tiling.k_slice, (first + n) * trace.tiling.k_slice)
+                k = slice(first * trace.k_slice, (first + n) * trace.k_slice)
                 products[panel, rows, columns] += a[rows, k] @ b[k, columns]
             by_panel = np.stack([made.granules(product, self.n_elements) for product in products])
             values = np.empty((len(names), self.n_elements + 2), np.int64)

@@ -20,6 +20,7 @@ from t3sim.program.operator import needs_whole_tiles
 from t3sim.strategies import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import held_of, sublayer_workloads
+from t3sim.workload.operands import stated_rate, wider
 from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
 
 PS_PER_S = 10**12
@@ -112,6 +113,11 @@ def _of_shape(
             yield "machine.gpu.tracker.entries_per_set", f"is {entries}, {message}"
     for gemm in gemms:
         findings = shape_findings(gemm, tiling)
+        for where, gpu in gpus:
+            if stated_rate(gpu.gpu.compute_unit, wider(gemm)) is None:
+                lacking = f"machine.gpu.compute_unit.matrix_rates.{wider(gemm).rate}"
+                element = "workload.gemm.element" if workload.model is None else "workload.element"
+                yield element, f"{where}is {gemm.element}, and this machine has no `{lacking}`"
         if strategy is not None and strategy.has_stages and not findings:
             yield from (("workload.tp", message) for _, message in stage_findings(gemm, tiling, workload.tp))
         for path, message in findings:

@@ -24,7 +24,15 @@ from t3sim.strategies import overlap_strategies
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, resident_workgroups, tile_grid, transposed
+from t3sim.workload.operands import bytes_of_b, k_slice_of, operand_bytes, slowed, stated_rate, wider
+from t3sim.workload.tiling import (
+    ACCUMULATOR_BYTES,
+    ELEMENT_BYTES,
+    moved_bytes,
+    resident_workgroups,
+    tile_grid,
+    transposed,
+)
 
 SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
@@ -89,8 +97,7 @@ def least_seconds(run: RunSpec) -> float:
             size, n = workload.collective.size, workload.collective.gpus
         else:
             assert workload.gemm is not None
-            columns = workload.gemm.k if workload.operator == "ag-gemm" else workload.gemm.n
-            size, n = workload.gemm.m * columns * ELEMENT_BYTES, workload.tp
+            size, n = moved_bytes(workload.gemm, workload.operator), workload.tp
             if workload.tiling is not None:
                 of_one = seconds_of(machine, gemm_work(machine, workload.gemm, workload.tiling, None))
                 gemms.append(of_one * (n if run.mode == "explicit" else 1))
@@ -153,9 +160,10 @@ def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devic
     unit, clock = gpu.compute_unit, gpu.clock_at_work(gpu.compute_unit.matrix_efficiency)
     rows, columns = tiling.workgroup_tile
     n_tiles = -(-gemm.m // rows) * -(-gemm.n // columns) * tiling.split_k
-    n_slices = -(-gemm.k // (tiling.k_slice * tiling.split_k))
+    k_slice = k_slice_of(gemm, tiling)
+    n_slices = -(-gemm.k // (k_slice * tiling.split_k))
     lines_of_tile = n_slices * (rows + columns)  # a slice of a row is a line
-    flops_of_tile = 2 * rows * columns * tiling.k_slice * n_slices
+    flops_of_tile = slowed(2 * rows * columns * k_slice * n_slices, stated_rate(unit, wider(gemm)) or 1.0)
     tile_s = max(
         flops_of_tile / (unit.matrix_flops_per_cycle * unit.matrix_efficiency * clock),
         lines_of_tile * gpu.l2.line / (unit.l2_bytes_per_cycle * clock),
@@ -169,7 +177,7 @@ def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devic
     elif n_devices > 1:
         sent = granules * (n_devices - 1) / n_devices
         granules = 2 * sent + granules * (n_devices - 2) / n_devices  # local and incoming updates, DMA reads
-    read, operands = _operand_bytes(machine, gemm, tiling), (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
+    read, operands = _operand_bytes(machine, gemm, tiling), operand_bytes(gemm)
     requests = read / granule + granules
     computing_s = max(-(-n_tiles // gpu.n_compute_units) * tile_s, _dram_s(machine, requests) / DRAM_EFFICIENCY)
     repeated = (read - operands) / granule
@@ -191,8 +199,8 @@ def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) ->
     that they read.
     """
     gpu = machine.gpu
-    operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
-    if gemm.n * gemm.k * ELEMENT_BYTES <= gpu.l2.capacity / gpu.l2.n_partitions:
+    operands = operand_bytes(gemm)
+    if bytes_of_b(gemm, gemm.n * gemm.k) <= gpu.l2.capacity / gpu.l2.n_partitions:
         return operands
     rows, columns = tiling.workgroup_tile
     n_rows, n_columns = tile_grid(gemm, tiling)
@@ -200,7 +208,7 @@ def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) ->
     high = min(tiling.group_rows, n_rows)  # of a group of rows; a wave has some columns of it, or whole groups
     across = -(-min(wave, n_columns * high) // high)
     elements = across * columns + -(-wave // (n_columns * high)) * high * rows
-    return max(operands, n_rows * n_columns / wave * elements * gemm.k * ELEMENT_BYTES)
+    return max(operands, n_rows * n_columns / wave * elements * gemm.k * operands / ((gemm.m + gemm.n) * gemm.k))
 
 
 def moves_work(machine: MachineSpec, moves: Moves) -> Work:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind, OperatorKind
+from t3sim.config.experiment import AttentionKind, CollectiveSpec, ElementName, GemmShape, LayerKind, OperatorKind
 from t3sim.config.gpu_overrides import MODELS
 from t3sim.config.machine import (
     Count,
@@ -72,6 +72,11 @@ class WorkloadFile(Spec):
         None,
         description="Collective of a GEMM: after it (`gemm-rs`, `gemm-ar`) or before it (`ag-gemm`). If omitted, "
         "`gemm-rs`; in `layer: generation` `gemm-ar`.",
+    )
+    element: ElementName | None = Field(
+        None,
+        description="Element type of the operands of a model's GEMMs, such as `fp8`. If omitted, what its checkpoint "
+        "states, or FP16 if it states none.",
     )
     trace: str | None = Field(None, description="Path of a tile trace (Parquet), instead of a model.")
     collective: CollectiveSpec | None = Field(None, description="Collective without a GEMM, instead of a model.")

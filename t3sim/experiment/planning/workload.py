@@ -27,10 +27,11 @@ from t3sim.registry import unknown_name
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of, without_split
 from t3sim.workload.layer import held_of, other_operators, sublayers_of, why_no_layer
 from t3sim.workload.models import NamedModel, named_model
+from t3sim.workload.simulated_types import in_type, on_machine
 from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, TURNED_AROUND, gemm_of, lacks, sublayer_called
 
 ReadTrace = tuple[Path, GemmShape, TilingSpec, int]  # where it is, and what it holds but for the tiles
-OF_A_MODEL = ("sublayer", "group", "layer", "tokens")  # keys that say what of a model, and of what size
+OF_A_MODEL = ("sublayer", "group", "layer", "tokens", "element")  # keys that say what of a model, and of what size
 OF_A_LAYER = ("attention", "sequence", "context", "operators")  # keys on which only a whole layer depends
 # Keys of one kind of layer, and what the others need instead.
 OF_GENERATION, OF_OTHER_LAYERS = ("context",), ("sequence", "attention")
@@ -56,7 +57,7 @@ class WorkloadReader:
         """
         if self._source(tree, given) == "trace":
             return self._trace(tree, given)
-        parts, gemm = self._computed(tree, given)
+        parts, gemm = self._computed(tree, given, machine)
         if kernels is None or machine is None:
             return None
         kernels = fitting_kernels(kernels, machine)
@@ -94,7 +95,9 @@ class WorkloadReader:
         problems.raise_any()
         return sources[0]
 
-    def _computed(self, tree: Node, given: WorkloadFile) -> tuple[dict[str, Any], GemmShape]:
+    def _computed(
+        self, tree: Node, given: WorkloadFile, machine: MachineSpec | None
+    ) -> tuple[dict[str, Any], GemmShape]:
         """What a workload without a trace is made of, and the GEMM that its tiling is for."""
         if given.collective is not None:
             gpus = given.collective.gpus
@@ -106,9 +109,11 @@ class WorkloadReader:
             raise refusal(tree, "workload", "`workload.tp` is missing: the number of GPUs", at_key=True)
         if given.gemm is not None:
             return {"tp": given.tp, "gemm": given.gemm, "operator": operator_of(given)}, given.gemm
-        return self._of_model(tree, given, given.tp)
+        return self._of_model(tree, given, given.tp, machine)
 
-    def _of_model(self, tree: Node, given: WorkloadFile, tp: int) -> tuple[dict[str, Any], GemmShape]:
+    def _of_model(
+        self, tree: Node, given: WorkloadFile, tp: int, machine: MachineSpec | None
+    ) -> tuple[dict[str, Any], GemmShape]:
         """A sublayer or a layer of a model; the sublayers of a layer have outputs of one size, so one kernel."""
         problems, operator = Problems(), operator_of(given)
         known = list(PHASES_OF[operator])
@@ -128,6 +133,10 @@ class WorkloadReader:
             problems.report(tree, "workload.sublayer", message)
         problems.raise_any()
         assert model is not None
+        if given.element is not None:
+            model = in_type(model, given.element)
+        elif machine is not None:
+            model = on_machine(model, machine.gpu.compute_unit)
         if given.sublayer is not None and (why_not := lacks(model, TURNED_AROUND.get(given.sublayer, given.sublayer))):
             raise refusal(tree, "workload.sublayer", f"{model.name} {given.sublayer}: {why_not}")
         try:

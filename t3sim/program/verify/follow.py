@@ -347,7 +347,7 @@ class Following:
             return
         r, i = number
         trace = gemm.stored
-        row_size = -(-trace.gemm.k // trace.tiling.k_slice) * self.programs[r].line
+        row_size = trace.n_slices * self.programs[r].line
         actor = Actor(number, self.first_thread[r][i], 1, clock)
         for row, n_rows in np.unique(trace.workgroups[workgroups][["row", "n_rows"]]).tolist():
             first, stop = gemm.a + row * row_size, gemm.a + (row + n_rows) * row_size
