@@ -52,7 +52,7 @@ def test_grouped_queries_and_a_gate(family: str, tmp_path: Path) -> None:
     assert (found.name, found.layers, found.gated, found.dropout) == ("x", 32, True, False)
     k = {name: gemm_of(found, name, 8).k for name in SUBLAYERS}
     assert k == {"OP": 4 * 128, "FC-2": 1792, "FC-1": 2 * 1792, "IP": (4 + 2) * 128}
-    assert gemm_of(found, "OP", 8) == GemmShape(m=TOKENS, n=4096, k=512)
+    assert gemm_of(found, "OP", 8) == GemmShape(m=TOKENS, n=4096, k=512, element="bf16")
 
 
 def test_gpt2(tmp_path: Path) -> None:

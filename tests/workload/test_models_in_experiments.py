@@ -55,7 +55,7 @@ def test_refused(workload: dict[str, Any], key: str, word: str) -> None:
 
 def test_an_experiment_says_what_its_model_is() -> None:
     notes = planned(sublayer="OP").notes
-    assert notes[0] == "deepseek-v3.2: quantization_config says fp8: GEMMs and collectives are simulated as FP16"
+    assert notes[0].startswith("deepseek-v3.2: quantization_config says fp8: ")
     assert notes_on(DEEPSEEK, ()) == tuple(note.removeprefix("deepseek-v3.2: ") for note in notes)
 
 

