@@ -113,13 +113,6 @@ def test_it_is_near_the_simulation_and_rather_below(strategy: str, operator: str
     assert OPTIMISTIC < outline / result.ticks.to_ps(result.operator) < LATE
 
 
-def test_canary_without_the_link_it_is_far_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3sim.analytic.outline.data_rate", lambda machine: 10**15)
-    run = run_of("flux-push", "machine.link.bandwidth=1 GB/s")
-    part = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
-    assert part_outline(part, run.machine) < 1024 * 512 * SECOND / 1e9 / 2
-
-
 @pytest.mark.parametrize("seed", range(sample(40, 3)))
 def test_the_compiled_loop_gives_the_times_of_the_reference(seed: int) -> None:
     """Of each part of each candidate, to the picosecond.  Canary: red without the buffer of the link."""

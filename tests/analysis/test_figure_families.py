@@ -294,8 +294,3 @@ class TestSensitivity:
         assert {path.name for path in files} == {"sensitivity.pdf", "sensitivity.png", "sensitivity.csv"}
         [drawing] = draw_figure("sensitivity", read_folder(folder))
         assert drawing.figure.axes[0].get_xlabel() == "geometric mean of the speedup over sequential (×)"
-
-    def test_canary_one_machine_alone_is_refused(self, tmp_path: Path) -> None:
-        folder = self.folder_of(tmp_path / "r", ["t3-150"])
-        with pytest.raises(InputDataError, match="others that change something"):
-            sensitivity_table(read_folder(folder))

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from t3sim.analysis.bar_figures import phases_of, traffic_of
 from t3sim.analysis.bars import BarPage, _folded, group_bars
 from t3sim.analysis.figures import FIGURES, draw_figure, figures_of
-from t3sim.analysis.findings import strategy_summaries
 from t3sim.analysis.folder import read_folder, result_folders
 from t3sim.analysis.strategies import is_baseline, is_limit
 from t3sim.analysis.style import (
@@ -22,7 +21,6 @@ from t3sim.analysis.style import (
     STRATEGY_COLOURS,
     Drawing,
     strategy_colour,
-    strategy_order,
 )
 from t3sim.cli.plot import plot
 from t3sim.errors import InputDataError, UsageError
@@ -308,13 +306,3 @@ def test_folders_of_earlier_versions_declare_nothing(tmp_path: Path) -> None:
     assert [is_baseline(name) for name in names] == [True, False, False]
     assert not any(is_limit(name) for name in names)
     assert len({strategy_colour(name, names) for name in names}) == 3
-
-
-def test_canary_what_is_declared_counts(tmp_path: Path) -> None:
-    records = [SEQUENTIAL, dataclasses.replace(T3, strategy="mine"), dataclasses.replace(T3, strategy="odd")]
-    declared = {"sequential": {"kind": "baseline", "order": 0}, "mine": {"kind": "bound", "order": 3}, "odd": [1]}
-    results = read_folder(write_folder(tmp_path, records, strategies=declared))
-    names = [row["strategy"] for row in results.rows]
-    assert [is_limit(name) for name in names] == [False, True, False]
-    assert strategy_order(reversed(names)) == ["sequential", "mine", "odd"]
-    assert [summary.is_limit for summary in strategy_summaries(results)] == [True, False]

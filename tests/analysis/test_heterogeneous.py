@@ -159,12 +159,6 @@ def test_a_figure_refuses_what_was_swept_over_something_else(name: str, tmp_path
         draw_figure(name, ring(tmp_path / key))
 
 
-def test_canary_without_the_ring_of_identical_gpus_nothing_is_compared(tmp_path: Path) -> None:
-    alone = ring_of(tmp_path / "a", SKEW, [("5 us", T3), ("10 us", slower(T3, 5.0))], "0 us")
-    with pytest.raises(InputDataError, match="no t3 on the ring of identical GPUs"):
-        draw_figure("start_skew", alone)
-
-
 def test_workloads_beyond_a_page_are_refused(tmp_path: Path) -> None:
     points = [(text, dataclasses.replace(T3, sublayer=f"S{i}")) for i in range(5) for text in ("0 us", "5 us")]
     with pytest.raises(InputDataError, match="5 workloads are more than a figure can show"):

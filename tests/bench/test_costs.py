@@ -82,14 +82,3 @@ def test_cycles_of_a_unit_are_without_those_of_the_unit_that_it_calls() -> None:
     )
     assert (calls, inner_calls) == (1, 2)
     assert 0 < own < inner_cycles / 10
-
-
-def test_canary_a_kernel_that_does_not_count_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="imported already"):
-        units.counts(*TINY)
-
-
-def test_canary_an_interface_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(costs.MirroredParts, "phase")
-    with pytest.raises(NotImplementedError):
-        costs.fused("none", *TINY)

@@ -56,21 +56,6 @@ def test_the_output_is_the_sum_of_all_inputs(name: str, n: int, size: int, h200:
     assert problems_of([direct_program(op, rank, KERNELS[name]) for rank in range(n)]) == []
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_canary_without_the_first_barrier_inputs_may_be_incomplete(name: str, h200: MachineSpec) -> None:
-    """A data step that waits for nothing races with the peers' end of the kernel before, or its sum is not ordered."""
-    op = Operator(h200, 2, None, "all-reduce", 4 * KIB)
-    programs = []
-    for rank in range(2):
-        made = direct_program(op, rank, KERNELS[name])
-        for one in made.operations:
-            assert isinstance(one, Moves)
-            one.steps["wait_signal"] = -1
-        programs.append(made)
-    found = problems_of(programs)
-    assert found or KERNELS[name].form == "one-shot"  # there, nothing that is loaded is stored by the kernel
-
-
 def test_values_and_times_in_both_modes(tmp_path: Path) -> None:
     """Every algorithm sums real values rightly, with the same time if one GPU stands for all."""
     folder = simulated(EXPERIMENT.replace("ALGORITHMS", ", ".join(ALGORITHMS)), tmp_path, "--check", "--data")

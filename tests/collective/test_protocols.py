@@ -46,19 +46,6 @@ def test_the_choice_is_the_one_that_nccl_logs(h200: MachineSpec, repository: Pat
     assert differences(h200.gpu.collective_kernel, choices) == []
 
 
-@pytest.mark.parametrize("what", ["start", "step", "bandwidth"])
-def test_canary_another_table_does_not_agree_with_the_log(what: str, h200: MachineSpec, repository: Path) -> None:
-    """Canary: LL with half the start, half the bandwidth, or ten times the step is not what the log says."""
-    kernel = h200.gpu.collective_kernel
-    assert kernel.low_latency is not None
-    expected = kernel.low_latency.expected
-    value = getattr(expected, what)
-    changed = expected.model_copy(update={what: value * 10 if what == "step" else value // 2})
-    flagged = kernel.low_latency.model_copy(update={"expected": changed})
-    choices = choices_in(repository / "validation" / "h200" / "two-gpus")
-    assert differences(kernel.model_copy(update={"low_latency": flagged}), choices)
-
-
 @pytest.mark.parametrize(
     ("op", "size", "protocol"),
     [("reduce-scatter", MIB, "low_latency"), ("reduce-scatter", 4 * MIB, "simple"), ("all-gather", 4 * MIB, "simple"),

@@ -203,12 +203,6 @@ def test_kernels_are_called_by_their_tiles() -> None:
             assert name == f"{rows}x{columns}"
 
 
-def test_canary_a_tile_of_160_columns_would_be_refused() -> None:
-    """The reason why cuBLAS's tile of 256 x 160 is turned around."""
-    tiling = load_tiling("gemm-128x256").model_copy(update={"workgroup_tile": (256, 160), "wavefront_tile": (64, 80)})
-    assert [path for path, _ in tiling_findings(tiling, H200)] == ["wavefront_tile"]
-
-
 @pytest.mark.parametrize(
     ("machine", "library"),
     [

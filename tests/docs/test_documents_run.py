@@ -254,10 +254,6 @@ class TestStrategies:
     def test_none_is_missing(self) -> None:
         assert self.missing(self.PAGE.read_text(encoding="utf-8")) == [], REFRESH
 
-    def test_canary_a_parameter_with_another_default_is_noticed(self) -> None:
-        changed = self.PAGE.read_text(encoding="utf-8").replace("| `splits` | `4` |", "| `splits` | `3` |")
-        assert self.missing(changed) == ["te-pipelined-rs"]
-
 
 def test_tour_names_functions_of_the_linked_files() -> None:
     page = REPOSITORY / "docs" / "developers" / "tour.md"

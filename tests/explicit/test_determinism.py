@@ -64,15 +64,6 @@ def test_the_length_of_the_windows_does_not_matter(quantum_ps: int) -> None:
     assert content(explicit(unlike(), quantum_ps=quantum_ps)) == content(reference(unlike()))
 
 
-def too_long(ring: RingMachine) -> None:
-    """With a defect: windows of twice the latency, in which a GPU misses what reaches it inside."""
-    ring.window *= 2
-
-
-def test_canary_windows_longer_than_the_latency_are_noticed() -> None:
-    assert content(explicit(unlike(), too_long)) != content(reference(unlike()))
-
-
 @pytest.mark.deep  # tests/properties compares one GPU on every run
 def test_compiled_and_interpreted_code_agree() -> None:
     environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": str(REPOSITORY)}

@@ -189,12 +189,6 @@ def test_refused_with_this_message(fault: Case, folder: Path) -> None:
     check_refused(folder, ["run", "e.yaml", "-o", "out", *fault.options], 2, fault.lines)
 
 
-@pytest.mark.parametrize("mode", ["explicit", "mirrored"])
-def test_canary_a_ring_of_alike_gpus_is_taken(mode: str, folder: Path) -> None:
-    (folder / "e.yaml").write_text(ring("gpu[3]: {compute_clock: 1.4 GHz}", mode))
-    assert load_experiment(folder / "e.yaml").points[0].machine.is_uniform
-
-
 def test_a_name_that_a_point_does_not_have_refuses_that_point_only(folder: Path) -> None:
     (folder / "e.yaml").write_text(ring("gpu[3]: {compute_clock: 1386 MHz}"))
     refused = load_experiment(folder / "e.yaml", ["sweep.grid.workload.tp=[4, 2]"]).refused

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, cases, sample
+from tests.conftest import REPOSITORY, sample
 
 SEED = int(os.environ.get("T3SIM_FUZZ_SEED", "0"))
 CONFIGURATIONS, TRACES = sample(20_000, 120), sample(10_000, 120)
@@ -64,30 +64,6 @@ def test_fuzz(kind: str, first: int, n_cases: int, folder: Path, tmp_path: Path)
     options = ["--seed", SEED, "--first", first, "--cases", n_cases, "--keep", tmp_path]
     assert fuzz(kind, folder, *options) == (0, "")
     assert last_case(folder) == str(first + n_cases - 1)
-
-
-PLANTED = {
-    "traceback": "case 3: traceback: Traceback (most recent call last):",
-    "hang": "case 3: computes for more than 0.3 s",
-    "wait": "case 3: waits for more than 0.5 s",
-    "hog": "case 3: more than 300 MiB filled",
-    "code": "case 3: exit code 4: t3sim: planted",
-    "long": "case 3: a message of 1 lines, the longest of ",
-    "crash": "case 3 kills: ",
-}
-
-LOWER_LIMITS = {"hang": ("--cpu-limit", 0.3), "wait": ("--blocked-limit", 0.5)}
-
-
-@pytest.mark.parametrize("fault", cases(PLANTED, "traceback", "hang", "crash"))
-def test_canary_a_planted_fault_is_noticed(fault: str, folder: Path, tmp_path: Path) -> None:
-    limit = LOWER_LIMITS.get(fault, ())
-    code, said = fuzz("config", folder, "--cases", 4, "--plant", fault, "--keep", tmp_path, *limit)
-    assert code != 0
-    assert PLANTED[fault] in said
-    if fault != "crash":
-        assert "repeat: python -m tests.faults.fuzzing config FOLDER --seed 0 --first 3" in said
-        assert (tmp_path / "case-3" / "e.yaml").exists()
 
 
 def test_cases_can_be_repeated(folder: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.errors import ConfigError, PluginError, code_of_a_user
+from t3sim.errors import PluginError, code_of_a_user
 from t3sim.gpu.units.codes import NEVER
-from t3sim.registry import LARGEST, Parameter, encoded
+from t3sim.registry import LARGEST, Parameter
 from tests.conftest import cases
 from tests.faults.refusals import t3sim_here
 from tests.smoke.command_line import GEMM, HEADER
@@ -252,20 +252,6 @@ def test_a_fault_on_a_worker_keeps_its_traceback(tmp_path: Path) -> None:
     there = pickle.loads(pickle.dumps(caught.value))
     assert str(there) == f"{path}:2: it: ZeroDivisionError: division by zero"
     assert "in f\n" in "".join(traceback.format_exception(there))
-
-
-def test_canary_a_fault_of_t3sim_stays_one(tmp_path: Path) -> None:
-    """Here t3sim fails below a user's function that asked for nothing wrong."""
-
-    def asks_t3sim() -> None:
-        ConfigError(3)  # type: ignore[arg-type]
-
-    with pytest.raises(TypeError), code_of_a_user(asks_t3sim, "it", is_all_of_it=False):
-        asks_t3sim()
-    with pytest.raises(PluginError), code_of_a_user(asks_t3sim, "it", is_all_of_it=True):
-        asks_t3sim()
-    with pytest.raises(ZeroDivisionError), code_of_a_user(encoded, "it", is_all_of_it=False):
-        _ = 1 / 0
 
 
 def test_a_parameter_is_below_never() -> None:

@@ -133,16 +133,6 @@ class TestContract:
             if next_admission_at(channel) <= NOW:
                 assert pick_stream(channel, NOW) != NO_STREAM
 
-    def test_canary_a_policy_that_knows_two_streams_fails_only_where_there_are_more(self) -> None:
-        """Is a pick of a stream that is not ready noticed if only the third one is?"""
-
-        @kernel
-        def two_streams(channel, now):
-            return COMPUTE if head_is_ready(channel, COMPUTE, now) else COMM
-
-        assert breaches(two_streams, "round_robin", 2) == []
-        assert breaches(two_streams, "round_robin", 3) == ["picks a stream that is not ready"]
-
     @pytest.mark.deep
     def test_the_contract_holds_interpreted(self) -> None:
         """The same checks on the uncompiled functions, in a process of their own."""
@@ -151,41 +141,6 @@ class TestContract:
         env = {**os.environ, "T3SIM_INTERPRETED": "1"}
         result = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout
-
-    def test_canary_a_policy_that_ignores_readiness(self) -> None:
-        """Is a pick of an empty stream noticed?"""
-
-        @kernel
-        def always_compute(channel, now):
-            return COMPUTE
-
-        assert breaches(always_compute, "round_robin") == ["picks a stream that is not ready"]
-
-    def test_canary_a_policy_that_writes_to_the_channel(self) -> None:
-        """Is a write outside the scratch noticed, and one inside it allowed?"""
-
-        @kernel
-        def meddling(channel, now):
-            channel.policy_scratch[0] += 1
-            channel.last_comm_at = now + 1
-            return NO_STREAM
-
-        @kernel
-        def remembering(channel, now):
-            channel.policy_scratch[0] += 1
-            return NO_STREAM
-
-        assert breaches(meddling, "round_robin") == ["writes to the channel"]
-        assert breaches(remembering, "round_robin") == []
-
-    def test_canary_a_policy_that_returns_something_else(self) -> None:
-        """Is an answer that is no stream noticed?"""
-
-        @kernel
-        def third_stream(channel, now):
-            return 2
-
-        assert breaches(third_stream, "round_robin") == ["returns no stream"]
 
 
 class TestRoundRobin:
@@ -348,14 +303,6 @@ class TestMca:
         """Is a parameter that means nothing an error that names it?"""
         with pytest.raises(ValueError, match=next(iter(params))):
             arbitration_policies.get("mca").encode(params)
-
-    def test_canary_the_auto_rule_sees_the_queue_of_this_machine(self) -> None:
-        """Would a threshold that ignores the queue's capacity be noticed?"""
-        params = {"threshold": "auto", "starvation_limit": LIMIT}
-        fields = {"params": params, "first_stage_occupancy": 5000, "first_stage_length": 99}
-        fields |= {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE}
-        assert mca(**fields, queue_capacity=64) == COMM
-        assert mca(**fields, queue_capacity=128) == COMPUTE
 
 
 class TestHoldingBack:

@@ -358,13 +358,6 @@ def test_workgroups_of_two_gemms_never_take_more_than_a_compute_unit() -> None:
     assert max(check_shares(core) for core in two_sizes().slots()) == 2
 
 
-def test_canary_workgroups_that_take_nothing_are_noticed() -> None:
-    program = two_sizes()
-    program.core.tables.operations["share"] = 0
-    with pytest.raises(AssertionError, match="workgroups of"):
-        list(map(check_shares, program.slots()))
-
-
 def test_a_large_workgroup_takes_what_small_ones_leave() -> None:
     """Half of a compute unit is free, whatever the places that the workgroups on the other half have."""
     program = Bench("gpu: {n_compute_units: 1, compute_unit: {lds: 96 KiB}}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from t3sim.checks.audit import Audit
@@ -176,25 +175,6 @@ def test_a_scatter_by_engines_is_right_in_both_modes(n: int) -> None:
     for core in ring.cores:
         assert (core.operations["end_at"] == one.core.operations["end_at"]).all()
         assert (core.gpu.channels["n_commands"] == one.core.gpu.channels["n_commands"]).all()
-
-
-def test_canary_a_copy_of_other_rows_is_seen_in_the_data() -> None:
-    op = Operator(with_engines(), 2, trace_of(256, 128, 128, n_chunks=2))
-    programs = [engine_scatter(op, rank) for rank in range(2)]
-
-    def spoilt(one: Program) -> Program:
-        scatter = one.operations[1]
-        assert isinstance(scatter, Moves)
-        steps = np.array(scatter.steps)
-        steps["operand"][0, 0] += 2
-        return replace(one, operations=(one.operations[0], replace(scatter, steps=steps), *one.operations[2:]))
-
-    assert problems_of([spoilt(one) for one in programs]) != []
-    one = mirrored(op.machine, spoilt(programs[0]))
-    followed = Audit(has_data=True).follow(one.devices)
-    one.run(*followed.reports([lambda _share: None]))
-    with pytest.raises(ModelError, match=r"granule|element|contribution"):
-        followed.finish()
 
 
 def test_an_engine_that_is_not_there_is_refused() -> None:

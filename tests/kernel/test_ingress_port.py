@@ -46,15 +46,6 @@ def test_one_sender_at_the_rate_of_the_wire_passes_at_once(rate: str) -> None:
     assert serve(core) == [(at, 2) for at in times]
 
 
-def test_canary_a_sender_that_is_too_fast_is_slowed_down() -> None:
-    """Does a burst come out at the rate of the wire?"""
-    core = behind_switch()
-    cost = int(core.gpu.link_port.granule_cost) / int(core.gpu.link_port.scale)
-    arrive(core, 2, [1000] * 50)
-    times = [at for at, _ in serve(core)]
-    assert times == [1000 + int(-(-i * cost // 1)) for i in range(50)]
-
-
 def test_what_ends_in_the_next_slot_waits_for_it() -> None:
     """Is nothing in the inbox that comes after the end of the slot?"""
     core = behind_switch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from t3sim.config import limits
 from t3sim.config.machine import AtMost, L2Spec, LinkSpec
@@ -43,8 +42,3 @@ def test_limits_are_those_of_the_kernel() -> None:
     # What comes back after the longest trip is noted ahead of the slot that is being counted.
     longest = (limits.LONGEST_RETURN_SLOTS, limits.LONGEST_QUEUED_RETURN_SLOTS, limits.LONGEST_TRIP_SLOTS)
     assert LONGEST_SLEEP + max(longest) < RETURN_RING
-
-
-def test_canary_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_RESIDENT_WORKGROUPS", 5)
-    assert disagreements() == {"MOST_RESIDENT_WORKGROUPS": (5, 4)}

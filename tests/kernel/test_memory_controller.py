@@ -14,7 +14,6 @@ from t3sim.gpu.units.dram.address_map import place_of
 from t3sim.gpu.units.dram.memory_controller import (
     advance_channel,
     enqueue_request,
-    has_older_store,
     has_room,
     has_store_of_others,
 )
@@ -75,15 +74,6 @@ def test_an_older_store_is_found_in_front_of_the_queue_in_the_stream_of_another_
     gpu = core_of().gpu
     enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 600)
     assert bool(has_store_of_others(gpu.channels[0], stream, place_of(gpu, granule, DMA_READ), at)) == is_found
-
-
-def test_canary_older_store_is_found_only_at_its_own_address() -> None:
-    core = core_of()
-    gpu = core.gpu
-    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 0)
-    advance(core, 6)
-    assert has_older_store(gpu.channels[0], place_of(gpu, 0, DMA_READ))
-    assert not has_older_store(gpu.channels[0], place_of(gpu, 1, DMA_READ))
 
 
 def test_requests_of_the_future_wait_for_their_cycle() -> None:

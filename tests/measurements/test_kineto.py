@@ -120,16 +120,6 @@ def test_what_is_left_out_is_counted(events: list[dict[str, Any]], why: str) -> 
     assert any(why in sentence for sentence in found.assumed)
 
 
-def test_canary_kernels_in_a_row_are_alone() -> None:
-    """The next one starts where one ends, in microseconds since 1970, which have steps of a quarter."""
-    start = 1.7e15
-    assert len(read(*matmul(1, start, 40.4), kernel(2, start + 40.25, 5, 20)).rows) == 1
-    assert read(*matmul(1, start, 40.4), kernel(2, start + 39, 5, 20)).rows == []
-    other_gpu = kernel(2, 120, 5)
-    other_gpu["args"]["device"] = 1
-    assert len(read(*matmul(1, 100, 40), other_gpu).rows) == 1
-
-
 def test_a_trace_is_a_file_of_measurements(tmp_path: Path) -> None:
     path = tmp_path / "rank0.pt.trace.json.gz"
     trace = {"traceEvents": [*matmul(1, 100, 40), {"ph": "M", "name": "process_name"}, kernel(2, -5, 2)]}

@@ -9,10 +9,9 @@ import pytest
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.config.machine import HostSpec
-from t3sim.errors import ConfigError, ModelError, UsageError
+from t3sim.errors import ConfigError, UsageError
 from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase
-from t3sim.program import chunks
 from t3sim.program.host import EAGER, GRAPH
 from t3sim.program.operations import Gemm, Moves
 from t3sim.program.verify import problems_of
@@ -73,18 +72,6 @@ def test_it_computes_the_reduced_rows(tp: int, mode: str) -> None:
     result = simulate(of(f"mode={mode}", tp=tp, columns=100), audit=audit)
     assert result.total > 0
     assert audit.n_values > 0
-
-
-def test_canary_rows_that_come_to_the_wrong_place_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank adds rows of its neighbour to what the others have made of its own."""
-    gemm = chunks.Chunks.gemm
-
-    def shifted(self: chunks.Chunks, name: str, position: int, to: int, **more: object) -> Gemm:
-        return gemm(self, name, 0 if name == "own gemm" else position, to, **more)
-
-    monkeypatch.setattr(chunks.Chunks, "gemm", shifted)
-    with pytest.raises(ModelError, match=r"wrong (value|contributors)"):
-        simulate(of(), audit=Audit(has_data=True))
 
 
 def test_two_gemms_fill_the_compute_units_of_the_wave_before() -> None:

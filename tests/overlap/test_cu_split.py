@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.running.point_record import record_of
-from t3sim.program.operations import Gemm, Moves, Operation, Program
+from t3sim.program.operations import Program
 from t3sim.program.plan import Part
 from t3sim.program.verify import problems_of
 from t3sim.strategies import Phase
@@ -18,7 +17,6 @@ from t3sim.system.parts import MirroredParts, PhaseStore
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from tests.conftest import cases
 from tests.harness.sublayers import point
-from tests.program.spoil import changed
 from tests.program.strategies import operator
 
 STORE = PhaseStore()
@@ -144,32 +142,5 @@ def programs() -> list[Program]:
     return [split_program(operator(3), rank, 2) for rank in range(3)]
 
 
-def reading_the_output(operation: Operation) -> Operation:
-    """The reduce-scatter with the GEMM's output in place of data of its own."""
-    assert isinstance(operation, Moves)
-    (gemm,) = [one for one in programs()[0].operations if isinstance(one, Gemm)]
-    steps = np.array(operation.steps)
-    steps["operand"][0] = gemm.stores.first.min()
-    return replace(operation, steps=steps)
-
-
-def on_a_stream_of_its_own(operation: Operation) -> Operation:
-    """The all-gather beside the reduce-scatter that makes what it sends."""
-    return replace(operation, stream=2)
-
-
 def test_nothing_is_wrong_with_it() -> None:
     assert problems_of(programs()) == []
-
-
-@pytest.mark.parametrize(
-    ("spoilt", "change", "message"),
-    [
-        ("reduce-scatter", reading_the_output, "buffer `C` (tile 0 of `gemm`)"),
-        ("all-gather", on_a_stream_of_its_own, "buffer `data`"),
-    ],
-)
-def test_canary_reading_what_is_not_there_yet_is_a_race(spoilt: str, change: object, message: str) -> None:
-    found = problems_of(changed(programs(), spoilt, change))
-    assert {problem.check for problem in found} == {"races"}
-    assert any(message in problem.message and f"`{spoilt}`" in problem.message for problem in found)

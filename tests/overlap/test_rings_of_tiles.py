@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
-from t3sim.errors import ConfigError, ModelError, UsageError
+from t3sim.errors import ConfigError, UsageError
 from t3sim.program.operations import Gemm, Moves
 from t3sim.program.verify import problems_of
-from t3sim.strategies import OverlapStrategy, overlap_strategies, te_pipelined, wave_groups
+from t3sim.strategies import OverlapStrategy, overlap_strategies, te_pipelined
 from t3sim.strategies.wave_groups import wave_groups_program
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import TileTrace
@@ -93,28 +91,6 @@ def test_groups_have_whole_waves_and_tiles_of_every_rank() -> None:
         counts = np.bincount(gemm.trace.workgroups["chunk"][gemm.stores.signal == signal], minlength=4)
         assert (counts == counts[0]).all()
         assert counts.sum() >= n_units or signal == group[-1]
-
-
-def test_canary_a_ring_that_starts_before_its_group_is_full_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def early(*given: object) -> object:
-        found = tile_ring(*given)
-        return replace(found, n_granules=found.n_granules // 2)
-
-    tile_ring = wave_groups.tile_ring
-    monkeypatch.setattr(wave_groups, "tile_ring", early)
-    program = wave_groups_program(operator(4), 0, 1, 1)
-    assert {one.check for one in problems_of([replace(program, rank=rank) for rank in range(4)])} == {"races"}
-
-
-def test_canary_tiles_that_lie_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def swapped(*given: object) -> object:
-        found = tile_ring(*given)
-        return replace(found, first=found.first.reshape(4, -1)[:, ::-1].ravel())
-
-    tile_ring = wave_groups.tile_ring
-    monkeypatch.setattr(wave_groups, "tile_ring", swapped)
-    with pytest.raises(ModelError, match="wrong value"):
-        simulate(of("wave-groups", "strategy.waves=2"), audit=Audit(has_data=True))
 
 
 def test_splits_have_the_kernel_of_their_shape_and_units(monkeypatch: pytest.MonkeyPatch) -> None:

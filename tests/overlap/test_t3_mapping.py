@@ -91,12 +91,3 @@ def test_block_size_reaches_the_dma() -> None:
     op = operator(4)
     due = op.machine.gpu.dma.wavefront_tiles_per_block
     assert [one.tiles_per_block for one in mapped(op).forwards] == [due, due]
-
-
-def test_canary_a_chunk_that_is_mapped_as_another_is_noticed() -> None:
-    op = operator(4)
-    kernel = mapped(op)
-    assert kinds_by_position(op, kernel) == ["remote", "dma", "dma", "tracked"]
-    kernel.stores.distance[op.chunk(1).start] = 3
-    with pytest.raises(AssertionError):
-        kinds_by_position(op, kernel)

@@ -44,11 +44,6 @@ def test_each_has_the_kernel_of_its_own_shape() -> None:
     assert [part.n_chunks for part in parts(op)] == [1, 4, 1]
 
 
-def test_canary_without_a_library_all_have_the_kernel_of_the_whole() -> None:
-    op = operator(None)
-    assert {part.tiling.workgroup_tile for part in (op.tiles, *parts(op))} == {op.tiles.tiling.workgroup_tile}
-
-
 @pytest.mark.parametrize(
     ("strategy", "kind"),
     [

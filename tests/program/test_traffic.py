@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -52,12 +50,3 @@ def test_rings_receive_what_their_schedule_says(collective: str, size: int) -> N
     sizes = [step.n_granules for step in schedule.steps if step.send_to != TO_LOCAL]
     due = sum(sent_granules(size, schedule.flags) for size in sizes)
     assert set(arriving.sum(axis=0).tolist()) == {due}
-
-
-def test_canary_a_tile_that_stays() -> None:
-    good = programs("S1 Flux push", operator(N))
-    begin, kernel, *rest = good[0].operations
-    stores = kernel.stores.copy()
-    stores.distance[0] = 0
-    spoilt = [replace(good[0], operations=(begin, replace(kernel, stores=stores), *rest)), *good[1:]]
-    assert granules_between(spoilt)[0, 1] < granules_between(good)[0, 1]

@@ -8,10 +8,8 @@ test_address_map.py), one bank at 1/tRC (tests/timing/test_bandwidth.py), a full
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
 from math import exp, factorial
 from typing import Any
 
@@ -124,16 +122,6 @@ def test_b1_channels_carry_no_more_than_their_peak(name: str) -> None:
         check_refresh_share(one.log(), one.core)
 
 
-def test_b1_canary_a_burst_too_many_is_noticed() -> None:
-    one, _ = gathered()
-    log = one.log()
-    column = int(np.flatnonzero(log["command"] == RD)[10])
-    doctored = np.concatenate([log, log[column : column + 1]])
-    doctored["at"][-1] += one.core.machine.memory.timing.nBL - 1
-    with pytest.raises(AssertionError, match="more bytes"):
-        check_data_bus(doctored, one.core)
-
-
 # --- B2: link, L2 ports, paths of compute units ------------------------------------------------------------
 
 
@@ -157,16 +145,6 @@ def test_b2_the_link_carries_no_more_than_its_rate(name: str) -> None:
         port = one.core.gpu.link_port
         departures = departures_of(one)
         assert len(departures) == port.n_sent
-        check_link_rate(departures, int(port.granule_cost), int(port.scale))
-
-
-def test_b2_canary_one_granule_early_is_noticed() -> None:
-    one, _ = gathered()
-    port, departures = one.core.gpu.link_port, departures_of(one).copy()
-    cost = int(port.granule_cost) // int(port.scale)
-    busy = int(np.flatnonzero(np.diff(departures) == cost)[5])
-    departures[busy + 1] -= 2
-    with pytest.raises(AssertionError, match="faster than the link"):
         check_link_rate(departures, int(port.granule_cost), int(port.scale))
 
 
@@ -217,14 +195,6 @@ def test_b4_no_phase_beats_a_resource(name: str) -> None:
     """Matrix pipes, DRAM, link with its latencies, compulsory operands: each alone is no longer than the run."""
     for one, phase in observed(name):
         check_bounds(name, one.core, phase, phase.ticks)
-
-
-@pytest.mark.parametrize("name", ["t3", "all-gather"])
-def test_b4_canary_a_phase_of_half_the_time_is_noticed(name: str) -> None:
-    """The bounds bite: the link is busy for more than half of these phases."""
-    one, phase = gathered(name)
-    with pytest.raises(AssertionError, match="alone"):
-        check_bounds(name, one.core, phase, phase.ticks // 2)
 
 
 # --- B7: capacities, slot by slot ---------------------------------------------------------------------------
@@ -294,26 +264,6 @@ def test_b7_no_queue_holds_more_than_its_capacity(kind: str) -> None:
     assert 0 < peaks["tracker"] <= 128
 
 
-@pytest.mark.parametrize(
-    ("name", "overfill"),
-    [
-        ("stream queue", lambda gpu: gpu.channels[1].queue_tail.__setitem__(0, 33)),
-        ("DRAM queue", lambda gpu: gpu.channels[1].occupancy.__setitem__(1, 17)),
-        ("loads of a CU", lambda gpu: setattr(gpu.compute_units[3], "outstanding_lines", 513)),
-        ("miss registers", lambda gpu: gpu.l2.n_free_mshrs.__setitem__(2, -1)),
-        ("buffer of the link", lambda gpu: setattr(gpu.link_port.queues[0], "tail", 33)),
-        ("tracker", lambda gpu: setattr(gpu.tracker, "n_entries", 129)),
-        ("read-ahead", lambda gpu: setattr(gpu.link_port, "dma_tail", gpu.dma.read_ahead_granules + 1)),
-    ],
-)
-def test_b7_canary_one_entry_too_many_is_noticed(name: str, overfill: Callable[[Any], None]) -> None:
-    core = core_of()
-    check_capacities(core)
-    overfill(core.gpu)
-    with pytest.raises(AssertionError, match=name):
-        check_capacities(core)
-
-
 # --- Q2, Q3: operational laws ---------------------------------------------------------------------------------
 
 
@@ -343,24 +293,6 @@ def check_flows(one: Observed, phase: Phase) -> None:
 def test_q2_q3_flows_balance(name: str) -> None:
     for one, phase in observed(name):
         check_flows(one, phase)
-
-
-@pytest.mark.parametrize(
-    ("message", "doctor"),
-    [
-        ("requests and commands", lambda one: one.commands.__setitem__(-1, one.commands[-1][:-9])),
-        ("busy time", lambda one: setattr(one.core.gpu.link_port, "busy_scaled", 1)),
-        ("misses and reads", lambda one: setattr(one.core.gpu.l2, "n_misses", 1)),
-    ],
-)
-def test_q3_canary_a_lost_request_is_noticed(message: str, doctor: Callable[[Observed], None]) -> None:
-    observed.cache_clear()
-    one, phase = gathered()
-    check_flows(one, phase)
-    doctor(one)
-    with pytest.raises(AssertionError, match=message):
-        check_flows(one, phase)
-    observed.cache_clear()
 
 
 # --- Q4, Q5: the link port as a queue -------------------------------------------------------------------------
@@ -394,12 +326,6 @@ def test_q4_random_arrivals_wait_as_in_m_d_1(rho: float) -> None:
     """W = rho s / 2(1 - rho)."""
     expected = rho * SERVICE / (2 * (1 - rho))
     assert waits(poisson(rho, 1_000_000, seed=3)).mean() == pytest.approx(expected, rel=TOLERANCE[rho])
-
-
-def test_q4_canary_exponential_service_would_be_noticed() -> None:
-    """M/M/1 waits twice as long, far outside every tolerance."""
-    measured = waits(poisson(0.7, 1_000_000, seed=3)).mean()
-    assert measured != pytest.approx(0.7 * SERVICE / 0.3, rel=10 * TOLERANCE[0.7])
 
 
 @pytest.mark.parametrize("gap", [SERVICE, SERVICE + 1, 5 * SERVICE])
@@ -447,12 +373,6 @@ def test_q5_a_bounded_buffer_is_full_as_in_m_d_1_k(entries: int) -> None:
     assert lost == pytest.approx(m_d_1_k_loss(0.95, entries + 1), rel=0.04)
 
 
-def test_q5_canary_one_place_more_is_noticed() -> None:
-    """A buffer that took one granule too many or too few would be outside the 4 %."""
-    losses = [m_d_1_k_loss(0.95, k) for k in range(2, 8)]
-    assert all(more < 0.92 * fewer for fewer, more in pairwise(losses))
-
-
 # --- Q6, Q7: random rows, and a closed loop of loads ------------------------------------------------------------
 
 
@@ -486,10 +406,6 @@ def test_q6_random_rows_are_bound_by_banks_window_and_buses(n_banks: int, change
     assert measured <= least * (1.001 if n_banks == 1 else 1.25)
 
 
-def test_q6_canary_a_shorter_row_cycle_is_noticed() -> None:
-    assert cycles_per_access(1, nRC=60) < least_cycles(1, UNSHADOWED) * 0.996
-
-
 N_LINES = 128  # of one workgroup tile, cold
 
 
@@ -521,8 +437,3 @@ def test_q7_loads_in_flight_bound_the_rate(outstanding: int) -> None:
     if by_latency > 4 * by_rate:
         # Bound by latency: issue slots of 8 cycles at each end of a trip, and row misses, add to the shortest one.
         assert measured <= 1.25 * by_latency
-
-
-def test_q7_canary_a_limit_that_is_not_kept_is_noticed() -> None:
-    measured, core = ticks_per_line(16)
-    assert measured < max(closed_bounds(core, 8))

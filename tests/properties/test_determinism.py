@@ -35,7 +35,6 @@ from tests.conftest import DEEP, REPOSITORY
 from tests.harness.rings import add_rows
 from tests.harness.sublayers import (
     ObservedParts,
-    add_commands,
     digest_of,
     digest_of_point,
     points,
@@ -109,38 +108,6 @@ def test_canary_points_have_digests_of_their_own() -> None:
     assert len(set(digests().values())) == len(points())
 
 
-def with_timing(run: RunSpec, **changes: int) -> RunSpec:
-    memory = run.machine.memory
-    timing = memory.timing.model_copy(update=changes)
-    machine = run.machine.model_copy(update={"memory": memory.model_copy(update={"timing": timing})})
-    return run.model_copy(update={"machine": machine})
-
-
-def test_canary_one_cycle_of_a_timing_changes_the_digest() -> None:
-    run = points()["t3"]
-    assert digest_of(with_timing(run, nCL=run.machine.memory.timing.nCL + 1)) != digests()["t3"]
-
-
-def test_canary_one_field_of_one_command_changes_the_digest() -> None:
-    def commands_with(tamper: Callable[[Any], None]) -> str:
-        digest = hashlib.sha256()
-
-        class Tampering:
-            def update(self, data: bytes) -> None:
-                content = bytearray(data)
-                tamper(content)
-                digest.update(content)
-
-        ObservedParts(points()["fused"], lambda machine: add_commands(machine.core, Tampering())).simulate()
-        return digest.hexdigest()
-
-    def flip_a_bit(content: bytearray) -> None:
-        content[len(content) // 16 * 8] ^= 1
-
-    assert commands_with(lambda content: None) == commands_with(lambda content: None)
-    assert commands_with(lambda content: None) != commands_with(flip_a_bit)
-
-
 # --- R2: pools, workers, order, company ------------------------------------------------------------------
 
 
@@ -177,26 +144,6 @@ def test_company_does_not_matter(seed: int) -> None:
     assert {name: digest_of_point(name) for name in shuffled(seed)} == digests()
 
 
-def leaky_digest() -> Callable[[str], str]:
-    """A digest with a defect: a point remembers how many ran before it."""
-    n_before = 0
-
-    def digest(name: str) -> str:
-        nonlocal n_before
-        run = points()[name]
-        n_before += 1
-        return digest_of(with_timing(run, nRFC=run.machine.memory.timing.nRFC + n_before, nREFI=1000))
-
-    return digest
-
-
-def test_canary_a_leak_between_points_is_noticed() -> None:
-    names = ["t3", "gemm", "ragged"]
-    first = digests_from(ThreadPoolExecutor(1), names, leaky_digest())
-    assert first == digests_from(ThreadPoolExecutor(1), names, leaky_digest())
-    assert first != digests_from(ThreadPoolExecutor(1), names[::-1], leaky_digest())
-
-
 # --- R3: surroundings ------------------------------------------------------------------------------------
 
 ELSEWHERE = {"LC_ALL": "C", "LANG": "tr_TR.UTF-8", "TZ": "Asia/Kathmandu", "PYTHONUTF8": "0", "NUMBA_NUM_THREADS": "1"}
@@ -227,29 +174,6 @@ def test_order_of_a_folder_does_not_matter(tmp_path: Path) -> None:
     code = "from pathlib import Path; print([p.name for p in Path('.').glob('*.txt')])"
     assert python("-c", code, cwd=tmp_path, PYTHONPATH=path).strip() == "['c.txt', 'b.txt', 'a.txt']"
     assert digests_elsewhere((), tmp_path, PYTHONPATH=path) == digests()
-
-
-SET_ORDER = """\
-from t3sim.config.experiment import ArbitrationSpec
-from t3sim.plugins import head_is_ready, policy
-from tests.harness.sublayers import digest_of, more_points
-
-FIRST = [{"compute": 0, "communication": 1}[name] for name in {"compute", "communication"}][0]
-
-@policy("set_order")
-def pick_stream(channel, now):
-    return FIRST if head_is_ready(channel, FIRST, now) else 1 - FIRST
-
-run = more_points()["t3"]
-print(digest_of(run.model_copy(update={"arbitration": ArbitrationSpec(policy="set_order")})))
-"""
-
-
-def test_canary_a_choice_by_the_order_of_a_set_is_noticed() -> None:
-    """Is a hash seed soon met that puts two names into the other order, and does it show?"""
-    first, *others = (lambda seed=seed: python("-c", SET_ORDER, PYTHONHASHSEED=str(seed)) for seed in range(6))
-    expected = first()
-    assert any(other() != expected for other in others)
 
 
 def reordered(value: Any) -> Any:
@@ -344,19 +268,6 @@ def test_order_of_processes_does_not_matter(name: str) -> None:
     """Device before link or link before device, with other processes between them."""
     run = points()[name]
     assert commands_and_time(run, LinkLast) == commands_and_time(run, MirroredMachine)
-
-
-class LateLink(LinkLast):
-    """With a defect: what is sent enters the wire one quantum late, and so arrives after it should."""
-
-    def send(self, messages: Any) -> None:
-        messages["at"] += self.device.quantum_ticks
-        super().send(messages)
-
-
-def test_canary_a_late_link_is_noticed() -> None:
-    run = points()["t3"]
-    assert commands_and_time(run, LateLink) != commands_and_time(run, MirroredMachine)
 
 
 # Serves the channels of a slot in the opposite order; interpreted code only, where a function can be replaced.  The

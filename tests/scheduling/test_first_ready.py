@@ -204,10 +204,3 @@ def test_compute_first_serves_communication_last() -> None:
     stores = [Request(0, INCOMING_WRITE, 0, column=i, stream=COMM) for i in range(4)]
     log = ChannelBench(setup).run([*reads, *stores])
     assert [entry.command for entry in log if entry.command in (RD, WR)] == [RD] * 4 + [WR] * 4
-
-
-def test_canary_the_order_depends_on_the_age() -> None:
-    """Would these orders notice requests that swap their places?"""
-    forward = ChannelBench().run([Request(0, READ, 0, 0), Request(1, READ, 0, 1)])
-    backward = ChannelBench().run([Request(0, READ, 0, 1), Request(1, READ, 0, 0)])
-    assert order(forward) != order(backward)

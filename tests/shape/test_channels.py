@@ -99,11 +99,6 @@ def test_a_tiny_ring_takes_its_launch_and_its_steps(op: str, gpus: int) -> None:
     assert tiny_ring_us(op, gpus) == pytest.approx(tiny_ring_form(gpus), rel=0.1)
 
 
-def test_canary_the_start_of_another_protocol_is_no_tiny_ring() -> None:
-    """Canary: held to the protocol without flags, the same ring is far from its closed form."""
-    assert tiny_ring_us("reduce-scatter", 2, **SIMPLE) > 1.5 * tiny_ring_form(2)
-
-
 def tiny_ring_us(op: str, gpus: int, **kernel: Any) -> float:
     channels = 8
     return us(ring(op, gpus * channels * 128, gpus, channels, **kernel).ticks)
@@ -130,12 +125,6 @@ def test_flags_travel_but_are_not_kept(op: str, own: int, received: int, kept: i
     assert counters["link_bytes"] == 2 * received * chunk
     assert counters["comm_read_bytes"] == own * chunk
     assert counters["comm_write_bytes"] == (kept + 2 * received) * chunk
-
-
-def test_canary_lines_that_are_all_data_have_no_flags() -> None:
-    """Canary: the doubling above comes from ``data_per_line``."""
-    flagged = machine().gpu.collective_kernel.low_latency.model_copy(update={"data_per_line": 128})
-    assert ring("all-gather", MIB, 4, 24, low_latency=flagged).counters["link_bytes"] == 3 * MIB // 4
 
 
 def test_few_channels_of_the_low_latency_protocol_are_bound_by_their_path() -> None:

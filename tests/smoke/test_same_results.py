@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.results.writer import CSV_NAME
 from tests.conftest import cases
 from tests.smoke.command_line import ALL_STRATEGIES, HEADER, digest_of, manifest_of, rows_of, simulated
 
@@ -27,17 +26,6 @@ def assert_same(folder: Path, other: Path) -> None:
 
 def test_manifest_holds_the_digest_of_the_rows(base: Path) -> None:
     assert manifest_of(base)["records_sha256"] == digest_of(base)
-
-
-def test_canary_digest_notices_a_changed_cell(base: Path, tmp_path: Path) -> None:
-    header, *rows = (base / CSV_NAME).read_text(encoding="utf-8").splitlines()
-    names = header.split(",")
-    for column, is_noticed in (("time_us", True), ("mem_requests", True), ("machine", True), ("wall_s", False)):
-        cells = rows[-1].split(",")
-        cells[names.index(column)] += "1"  # the smallest edit of a text, an integer or a float
-        (tmp_path / CSV_NAME).write_text("\n".join([header, *rows[:-1], ",".join(cells)]) + "\n", encoding="utf-8")
-        assert (digest_of(tmp_path) != digest_of(base)) is is_noticed, column
-        assert (rows_of(tmp_path) != rows_of(base)) is is_noticed, column
 
 
 @pytest.mark.parametrize("seed", cases(["0", "1"], "1"))

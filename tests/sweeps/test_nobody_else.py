@@ -12,7 +12,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import DEEP, REPOSITORY, cases
+from tests.conftest import DEEP, REPOSITORY
 from tests.smoke.command_line import HANG_S
 from tests.sweeps.intruder import SAME_USER
 from tests.sweeps.sweeping import SMALL, rows_of, running, until, workers_of
@@ -203,21 +202,6 @@ def test_the_key_is_in_no_argument_and_not_in_the_environment(protected: list[ps
 def test_no_code_is_run_without_the_certificate(user: str, intrusions: dict[tuple[str, str], Intrusion]) -> None:
     intrusion = intrusion_of(user, intrusions, "protected")
     assert (intrusion.ran_code, intrusion.n_greeting, intrusion.n_pages) == (set(), 0, 0)
-
-
-@pytest.mark.parametrize("user", cases(USERS, USERS[0]))
-def test_canary_unprotected_workers_run_anything(user: str, intrusions: dict[tuple[str, str], Intrusion]) -> None:
-    intrusion = intrusion_of(user, intrusions, "unprotected")
-    assert intrusion.ran_code == {(way, os.geteuid()) for way in ("submit", "run", "run_function")}
-    assert intrusion.n_greeting == N_PORTS // 2
-    assert intrusion.n_pages >= 1
-
-
-def test_canary_unprotected_workers_are_reached_from_elsewhere(unprotected: list[psutil.Process]) -> None:
-    assert secrets_of(unprotected) != []
-    assert Path(tempfile.gettempdir()) in scratch_folders(unprotected)
-    assert "0.0.0.0" in {ip for ip, _ in listening(unprotected)}
-    assert reached_from_elsewhere(unprotected) != []
 
 
 def intrusion_of(user: str, intrusions: dict[tuple[str, str], Intrusion], run: str) -> Intrusion:

@@ -21,7 +21,6 @@ import pytest
 
 from t3sim.errors import UsageError
 from t3sim.experiment.running import dask_settings
-from t3sim.experiment.running.dask_workers import own_deaths
 from t3sim.experiment.running.phase_task import Finished, PhaseTask, Say, SetAside, TaskReport, Workforce
 from t3sim.experiment.running.runner import Sweep
 from t3sim.experiment.running.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, ThisProcess, Workers, workers_for
@@ -133,19 +132,6 @@ def test_a_phase_that_kills_its_worker_is_set_aside(strategy: str, n_units: int,
     assert again.returncode == 0, again.stderr
     assert len(rows_of(output)) == 3
     assert not (output / "failed.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("deaths", "n"),
-    [
-        ([("mine",), ("mine",), ("mine",)], 3),
-        ([("mine",), ()], 0),  # an idle worker died: somebody kills workers
-        ([("mine",), ("other",)], 0),
-        ([], 0),
-    ],
-)
-def test_canary_deaths_count_only_while_witnesses_live(deaths: list[tuple[str, ...]], n: int) -> None:
-    assert own_deaths("mine", deaths) == n
 
 
 def test_a_hang_on_a_worker_is_reported_as_one_here(tmp_path: Path) -> None:

@@ -99,7 +99,3 @@ def test_slices_that_fill_the_link_are_slowed_down_by_gemms_as_measured(tmp_path
     expected = measured_slowdown(where, n_sms, shape, "slice_ns")
     assert simulated(ENOUGH_GEMMS, shape) / simulated(0, ALONE) == pytest.approx(expected, rel=TOLERANCE)
     assert slowdown(of, where, n_sms) < (1 - TOLERANCE) * expected  # canary: without barriers it is never idle
-
-
-def test_canary_a_gemm_that_stores_a_third_as_much_is_told_from_another(tmp_path: Path) -> None:
-    assert slowdown(pair(tmp_path, SHAPES[2]), "own", 1) < (1 - TOLERANCE) * measured_slowdown("own", 1, SHAPES[1])

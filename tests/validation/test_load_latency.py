@@ -69,10 +69,3 @@ def test_refreshes_hold_up_as_many_loads_and_for_as_long() -> None:
     assert share_refreshed(wanted) > 0.06
     late = [np.percentile(cycles, 99.5) for cycles in (found, wanted)]
     assert late[0] == pytest.approx(late[1], rel=0.05)
-
-
-def test_canary_without_refresh_or_crossings_all_loads_are_alike() -> None:
-    still = with_value(narrow(), "memory.timing.nREFI", 0)
-    assert share_refreshed(simulated(still)) < 0.01
-    one_half = with_value(still, "gpu.l2.crossing_latency", 0)
-    assert np.ptp(simulated(one_half)) < EARLY

@@ -22,10 +22,8 @@ from t3sim.validation.kinds import COMPARED, SIMULATED_KINDS, WITHOUT_SIMULATION
 from t3sim.validation.point import Point, Term
 from t3sim.validation.points import Points, compared, read_calibration, simulations_of, tiles_of
 from t3sim.validation.simulation import (
-    PIECE,
     CollectiveAlone,
     GemmAlone,
-    MemoryContention,
     Outcome,
     Overlapped,
     RecordedTiles,
@@ -33,7 +31,6 @@ from t3sim.validation.simulation import (
     SideBySide,
 )
 from t3sim.validation.tables import COLUMNS, tiles_csv, validation_csv
-from t3sim.workload.kernel_choice import tiling_of
 from tests.harness.measured import FOUR_TILES, ROWS, collective, of_h200s, tile, tiling, tiny, write_folder
 
 
@@ -81,14 +78,6 @@ def test_every_row_is_in_the_table(folder: Path) -> None:
     found = table(folder, points, outcomes_of(points))
     assert rows_missing_in(folder, found) == []
     assert {row["kind"] for row in found} >= set(ROWS)
-
-
-@pytest.mark.parametrize("kind", ["collectives", "memory", *TIMELINES])
-def test_canary_a_row_left_out_is_noticed(folder: Path, kind: str) -> None:
-    points = points_of(folder)
-    dropped = next(point for point in points if point.kind == kind)
-    left = [point for point in points if point.row.place != dropped.row.place]
-    assert rows_missing_in(folder, table(folder, left, outcomes_of(points)))
 
 
 def test_the_shipped_measurements_are_all_compared_or_accounted_for(repository: Path) -> None:
@@ -266,11 +255,6 @@ def test_a_strategy_that_is_not_simulated_has_a_reason(tmp_path: Path, cells: st
     assert reason in point.reason
 
 
-def test_canary_a_host_that_is_quick_changes_nothing(tmp_path: Path) -> None:
-    found = ring_times(tmp_path, {"collectives": 9.5})
-    assert {simulated for simulated, _ in found.values()} == {10.0}
-
-
 def test_equal_simulations_are_one(folder: Path) -> None:
     """The machine's own number of channels, a protocol that it takes anyway, and all units are no other simulation."""
     rows = [collective("reduce_scatter", 16384, 6.0, channels, protocol) for channels, protocol in
@@ -338,14 +322,6 @@ class TestKernelsOfALibrary:
         shared = alone.keys() & found.keys()
         assert shared
         assert {shape: found[shape] for shape in shared} == {shape: alone[shape] for shape in shared}
-
-    def test_canary_the_units_of_a_split_would_be_other_kernels(self, points: list[Point]) -> None:
-        """Chosen for the compute units that the GEMM has, a kernel of the splits would differ."""
-        library = load_kernels("cublas-hopper")
-        splits = [one for point in points if point.kind == "gemm_sm_split" for one in point.simulations]
-        limited = [one for one in splits if isinstance(one, GemmAlone) and one.n_compute_units is not None]
-        chosen = [tiling_of(library, one.gemm, one.n_compute_units or 0) for one in limited]
-        assert [one.tiling for one in limited] != chosen
 
     def test_recorded_tiles_keep_the_tile_that_was_recorded(self, points: list[Point]) -> None:
         recorded = [one for point in points if point.kind == "tile_timelines" for one in point.simulations]
@@ -578,13 +554,6 @@ def test_compute_units_that_stream_slow_loads_and_copies_down(folder: Path) -> N
     assert copy > path_us
     assert 1.05 < beside_writes / load < 4
     assert 1.05 < beside_copies / copy < 4
-
-
-def test_canary_streams_that_end_first_are_no_contention(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryContention, "_bytes_of_stream", lambda _: PIECE)
-    [one] = memory_contention(folder)[1].simulations
-    found = one.outcome(one.result(PhaseStore()))
-    assert found.failed == "the concurrent units finished first: it takes 4 times as long as expected"
 
 
 # --- an all-gather and its GEMM in pieces -------------------------------------------------------------

@@ -181,11 +181,6 @@ class TestColumnMajor:
             trace.wavefront_tiles()[["row", "column"]].tolist()
         )
 
-    def test_canary_by_rows_is_not_mirrored(self) -> None:
-        trace = make_tile_trace(GemmShape(m=300, n=600, k=8), TILING, 2)
-        assert not trace.is_transposed
-        assert trace.gemm.m == 300
-
     def test_the_stored_side_of_a_wavefront_tile_must_fill_lines(self) -> None:
         """Rows of the tile if arrays are stored by columns, its columns else?"""
         narrow = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)

@@ -43,12 +43,6 @@ def test_a_preset() -> None:
     assert result.output.count("T-NLG on ") == 2  # 8 and 16 GPUs, those of the study
 
 
-def test_canary_another_shape_is_another_row() -> None:
-    """Would a wrong table be noticed?"""
-    assert rows(show("T-NLG", "--tp", "8").output) != rows(show("T-NLG", "--tp", "16").output)
-    assert rows(show("T-NLG").output) != rows(show("T-NLG", "--tokens", "4096").output)
-
-
 def test_a_hugging_face_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     result = show(tmp_path / "config.json", "--tp", "8", "--tokens", "2048")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.architecture.kernel_rules import Rule, complaints
+from tests.architecture.test_record_fields import not_integer, shadowing
 
 from t3sim.checks.dram import codes, engine
 from t3sim.checks.dram.checker import DramChecker
@@ -18,8 +20,6 @@ from t3sim.config import limits
 from t3sim.gpu.units import codes as kernel_codes
 from t3sim.gpu.units.state import COMMAND_LOG
 from tests.architecture import kernel_rules
-from tests.architecture.kernel_rules import Rule, complaints
-from tests.architecture.test_record_fields import not_integer, shadowing
 from tests.checks.dram.replay import verdict
 from tests.checks.dram.traffic import KINDS, PATTERNS, TIMINGS, TracedBench, check, memory_of, requests
 from tests.conftest import REPOSITORY
