@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,8 +16,8 @@ from t3sim.config.experiment import RunSpec
 from t3sim.errors import ModelError
 from t3sim.system.ring import RingMachine
 from t3sim.system.threads import at_most_threads, n_cores, threads_for
-from tests.conftest import REPOSITORY, cases
-from tests.harness.rings import Observed, explicit, point, reference, small_points, summary
+from tests.conftest import cases
+from tests.harness.rings import Observed, explicit, point, reference
 
 UNLIKE = ("mode=explicit", "machine.gpu[2].compute_clock=1386 MHz", "machine.link[1].bandwidth=6 GB/s")
 
@@ -62,14 +61,6 @@ def test_the_order_of_setting_up_does_not_matter(order: tuple[int, ...]) -> None
 @pytest.mark.parametrize("quantum_ps", [pytest.param(6_000, marks=pytest.mark.deep), 77_777, 300_000])
 def test_the_length_of_the_windows_does_not_matter(quantum_ps: int) -> None:
     assert content(explicit(unlike(), quantum_ps=quantum_ps)) == content(reference(unlike()))
-
-
-@pytest.mark.deep  # tests/properties compares one GPU on every run
-def test_compiled_and_interpreted_code_agree() -> None:
-    environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "tests.harness.rings"]
-    interpreted = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    assert interpreted.stdout == summary(small_points())
 
 
 # --- what goes wrong in a thread ---------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The same configuration, written in another way, is the same: equal specs, equal digests (R3, MR3).
 
-That hash seed, locale, time zone and folder do not matter either: tests/smoke/test_same_results.py.
+That hash seed, locale, time zone and folder do not matter either: tests/properties/test_determinism.py.
 """
 
 from __future__ import annotations

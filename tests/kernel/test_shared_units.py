@@ -147,6 +147,7 @@ def test_each_defect_of_sharing_changes_it() -> None:
     assert [name for name, outcome in outcomes.items() if outcome == good] == []
 
 
+@pytest.mark.deep  # `t3sim selfcheck` compares both on a machine of every preset
 def test_plain_python_does_the_same() -> None:
     """Does the interpreted kernel share units at the same ticks as the compiled one?"""
     assert in_plain_python(digest) == digest()

@@ -150,6 +150,7 @@ def few() -> str:
     return f"{machine.run()} {digest.hexdigest()}"
 
 
+@pytest.mark.deep  # `t3sim selfcheck` compares both on a machine of every preset
 def test_plain_python_does_the_same() -> None:
     """Does the interpreted kernel ask, load and answer at the same ticks as the compiled one?"""
     assert in_plain_python(few) == few()

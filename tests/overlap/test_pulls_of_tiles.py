@@ -12,7 +12,6 @@ from t3sim.program.verify import problems_of
 from t3sim.strategies import overlap_strategies
 from t3sim.system.simulate import simulate
 from tests.conftest import cases
-from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import operator
@@ -57,13 +56,6 @@ def test_they_compute_the_reduced_tiles(name: str, tp: int) -> None:
     audit = Audit(has_checks=True, has_data=True)
     assert simulate(of(name, *mode, tp=tp), audit=audit).total > 0
     assert audit.n_values > 0
-
-
-@pytest.mark.parametrize("name", ["flux-pull", APART, TWO_SHOTS])
-@pytest.mark.parametrize("tp", cases([2, 3, 4], 3))
-def test_explicit_mode_agrees(name: str, tp: int) -> None:
-    run = of(name, tp=tp)
-    assert differences(run, explicit(run)) == []
 
 
 def test_one_shot_needs_every_gpu() -> None:

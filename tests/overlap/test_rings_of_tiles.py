@@ -15,7 +15,6 @@ from t3sim.strategies.wave_groups import wave_groups_program
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import TileTrace
 from tests.conftest import cases
-from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import operator
@@ -58,13 +57,6 @@ def test_they_compute_the_reduced_tiles(name: str, tp: int, kind: tuple[str, ...
     audit = Audit(has_checks=True, has_data=True)
     assert simulate(of(name, *kind, tp=tp), audit=audit).total > 0
     assert audit.n_values > 0
-
-
-@pytest.mark.parametrize("name", PARAMS)
-@pytest.mark.parametrize("tp", cases([2, 4], 2))
-def test_explicit_mode_agrees(name: str, tp: int) -> None:
-    run = of(name, tp=tp)
-    assert differences(run, explicit(run)) == []
 
 
 @pytest.mark.parametrize("name", PARAMS)

@@ -22,7 +22,6 @@ from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
 from tests.conftest import cases
 from tests.harness.machines import machine
-from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import operator
@@ -133,13 +132,6 @@ def test_all_checks_find_nothing(kind: OperatorKind, columns: int, tp: int) -> N
     audit = Audit(has_checks=True, has_data=True)
     assert simulate(run_of(kind, tp=tp, columns=columns, k=72), audit=audit).total > 0
     assert audit.n_values > 0
-
-
-@pytest.mark.parametrize("chunks", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_explicit_mode_agrees(kind: OperatorKind, chunks: int) -> None:
-    run = run_of(kind, f"strategy.chunks={chunks}", tp=3)
-    assert differences(run, explicit(run)) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -549,7 +549,7 @@ def test_mr9_a_sweep_in_parts_is_the_same_table(tmp_path: Path) -> None:
     assert parts == table(GRID, tmp_path / "whole")
 
 
-# --- MR10, MR11: bytes (tests/shape/test_byte_counts.py has the closed forms of every strategy) ----------------
+# --- MR10, MR11: bytes ----------------
 
 
 @pytest.mark.parametrize(("axis", "shape"), MORE_WORK.items())

@@ -169,11 +169,6 @@ def test_every_property_has_a_defect_that_turns_it_red() -> None:
     assert set(DEFECTS) == set(PROPERTIES)
 
 
-def test_interpreted_equals_compiled_on_a_machine_of_every_preset() -> None:
-    names = machine_presets()
-    assert interpreted_digests(names) == [digests_of(name) for name in names]
-
-
 def test_small_machines_keep_what_makes_a_preset() -> None:
     """Kinds of units, rates and timings: as in the preset; numbers of units and launches: fewer and shorter."""
     for name in machine_presets():
