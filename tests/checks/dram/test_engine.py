@@ -1,4 +1,4 @@
-"""The compiled part of the checker: its codes are those of the log, its modes agree, it keeps the kernel's rules."""
+"""The compiled part of the checker: its codes are those of the log, its modes agree (tools/lint: it keeps the kernel's rules)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.architecture.kernel_rules import Rule, complaints
-from tests.architecture.test_record_fields import not_integer, shadowing
 
-from t3sim.checks.dram import codes, engine
+from t3sim.checks.dram import codes
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.dram.rules import GAPS
 from t3sim.config import limits
 from t3sim.gpu.units import codes as kernel_codes
 from t3sim.gpu.units.state import COMMAND_LOG
-from tests.architecture import kernel_rules
 from tests.checks.dram.replay import verdict
 from tests.checks.dram.traffic import KINDS, PATTERNS, TIMINGS, TracedBench, check, memory_of, requests
 from tests.conftest import REPOSITORY
@@ -89,19 +86,3 @@ def test_channels_may_be_interleaved(timings: str) -> None:
     shuffled, apart = check(mixed, memory), check(in_order, memory)
     assert shuffled.violated == apart.violated
     assert shuffled.tight_checks == apart.tight_checks
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [rule for rule in kernel_rules.RULES if rule is not kernel_rules.imports_numpy_numba_and_itself],
-    ids=lambda rule: rule.__name__,
-)
-def test_the_engine_keeps_the_rules_of_compiled_code(rule: Rule) -> None:
-    """Its imports have a contract of their own; the rules themselves are tested beside them."""
-    for module in (engine, codes):
-        assert complaints(rule, Path(module.__file__).read_text(encoding="utf-8")) == []
-
-
-def test_records_are_legal_in_both_modes() -> None:
-    for dtype in (codes.SPEC, codes.GAP, codes.SEEN, codes.TOTALS):
-        assert shadowing(dtype) == not_integer(dtype) == []
