@@ -1,4 +1,4 @@
-"""The compiled part of the checker: its codes are those of the log, its modes agree (tools/lint: it keeps the kernel's rules)."""
+"""The compiled part of the checker: its codes are those of the log, its modes agree; tools/lint has its rules."""
 
 from __future__ import annotations
 
