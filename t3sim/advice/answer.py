@@ -28,7 +28,7 @@ from t3sim.program.host import HOST
 from t3sim.program.operations import Gemm
 from t3sim.program.plan import Bound, InOrder, parts_of
 from t3sim.results.bottleneck import bottleneck, idle_time, mean_times
-from t3sim.results.writer import table_bytes
+from t3sim.results.csv_table import table_bytes
 from t3sim.strategies.interface import in_order, overlap_strategies
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.workload.kernel_choice import tiling_of

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from t3sim.config.experiment import OperatorKind
+from t3sim.config.limits import EFFICIENCY_SCALE
 from t3sim.config.machine import MachineSpec
-from t3sim.gpu.assemble import EFFICIENCY_SCALE
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate, operand_bytes, slowed
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, resident_workgroups

@@ -22,3 +22,4 @@ EFFICIENCY_DIGITS = 10_000  # matrix_efficiency is kept to four digits
 MOST_BYTES_IN_A_PACKET = 4096
 LARGEST_LINK_DENOMINATOR = 1 << 20  # of the time of one access on the link, a fraction of ticks
 FINEST_TICKS_HZ = 10**12  # one tick of simulated time is at least a picosecond
+EFFICIENCY_SCALE = 10_000  # of `matrix_efficiency`, which is kept to four digits

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.config.limits import EFFICIENCY_SCALE
 from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import egress_part, has_queues, machine_findings, wire_time
 from t3sim.errors import UsageError
@@ -14,7 +15,6 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import _jit, codes
 from t3sim.gpu.units.state import INVERSE_SHIFT, Layout
 
-EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
 
 

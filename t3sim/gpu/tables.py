@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from t3sim import arrays
 from t3sim.collective.schedule import places_for, sent_granules
+from t3sim.config.limits import EFFICIENCY_SCALE
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
-from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
+from t3sim.gpu.assemble import full_packet, issue_ticks
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import codes, state
 from t3sim.program import operations

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from t3sim.errors import InputDataError
 from t3sim.files import one_line, publish, read_limited
+from t3sim.results.csv_table import table_bytes
 from t3sim.results.record import AXIS_KEY, COLUMN_TYPES, COLUMNS, MEANINGS, REQUIRED, RunRecord
 
 CSV_NAME = "results.csv"
@@ -73,13 +74,6 @@ def csv_and_parquet(schema: Any, rows: Sequence[Sequence[Any]]) -> tuple[bytes, 
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
     return text, parquet_bytes(pa.Table.from_arrays(arrays, schema=schema))
-
-
-def table_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
-    """Return a CSV file: None is written as nothing, a float in its shortest exact form."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue().encode()
 
 
 def parquet_bytes(table: Any) -> bytes:

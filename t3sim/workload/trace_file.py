@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from t3sim.config.experiment import GemmShape, TilingSpec
@@ -66,6 +64,9 @@ def write_trace(path: str | Path, trace: TileTrace, origin: str) -> None:
     problems = tile_problems(trace.gemm, trace.tiling, trace.n_chunks, trace.workgroups)
     if problems:
         raise InputDataError(_message(str(path), problems))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     buffer = BytesIO()
     table = pa.table({name: np.ascontiguousarray(trace.workgroups[name]) for name in _COLUMNS})
     pq.write_table(table, buffer, compression="zstd", store_schema=False, write_page_checksum=True)
@@ -186,6 +187,9 @@ def _load(path: Path) -> tuple[TileTrace, list[str]]:
 
 def _read_workgroups(parquet: bytes, n_workgroups: int, shown: str) -> NDArray[Any]:
     """Return the rows of the Parquet file, after comparing what its footer claims with the manifest."""
+    import pyarrow as pa  # 30 MB, which a run without a trace does not need
+    import pyarrow.parquet as pq
+
     try:
         file = pq.ParquetFile(BytesIO(parquet), page_checksum_verification=True)
         schema = file.schema_arrow

@@ -31,6 +31,7 @@ from t3sim.experiment.running.workers import THIS_PROCESS, Workers
 from t3sim.files import publish
 from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Timeline
+from t3sim.results.csv_table import table_bytes
 from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import write_manifest
@@ -38,7 +39,7 @@ from t3sim.results.record import RunRecord
 from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_bytes
 from t3sim.results.timeseries import TIMESERIES_NAME, timeseries_bytes
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
-from t3sim.results.writer import FAILED_NAME, frame_of, results_bytes, table_bytes, write_results
+from t3sim.results.writer import FAILED_NAME, frame_of, results_bytes, write_results
 from t3sim.strategies import Phase, overlap_strategies
 from t3sim.system.simulate import SimulationResult
 
