@@ -167,7 +167,9 @@ def tile_problems(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, workgroups
     used = np.unique(chunk[(chunk >= 0) & (chunk < n_chunks)])
     if len(used) < n_chunks:  # however many a damaged manifest claims
         first_unused = int(np.setdiff1d(np.arange(len(used) + 1), used)[0])
-        found.append(f"{n_chunks - len(used)} of the {n_chunks} chunks have no record; the first is chunk {first_unused}")
+        found.append(
+            f"{n_chunks - len(used)} of the {n_chunks} chunks have no record; the first is chunk {first_unused}"
+        )
     return found[:MAX_PROBLEMS]
 
 
