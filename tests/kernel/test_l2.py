@@ -372,7 +372,7 @@ def test_random_streams_behave_like_the_twin(seed: int, changes: str) -> None:
     assert min(outcomes[name] for name in ("hit", *OUTCOMES.values())) > 10, outcomes
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", cases(range(3), 0))
 def test_flush_writes_every_dirty_granule_exactly_once(seed: int) -> None:
     """Does the end of a kernel write back what is dirty, once, and leave the lines in the cache?"""
     bench = Bench()
@@ -385,7 +385,7 @@ def test_flush_writes_every_dirty_granule_exactly_once(seed: int) -> None:
     assert l2_slice.load_line(bench.gpu, resident, 2, 0, 10**6, 0, COMPUTE) > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", cases(range(3), 0))
 def test_every_stored_granule_is_written_back(seed: int) -> None:
     """Is no store lost: is each granule written at least once and at most as often as it was stored?"""
     bench = Bench()

@@ -21,6 +21,7 @@ from t3sim.strategies.interface import Phase
 from t3sim.system.machine import MirroredMachine, check_drained
 from t3sim.system.parts import MirroredParts, PhaseStore
 from t3sim.validation.simulation import MemoryContention
+from tests.conftest import cases
 from tests.kernel.small import explicit, machine, mirrored, trace_of
 
 from .conftest import base_run
@@ -103,7 +104,7 @@ def test_gpus_that_wait_for_each_other_have_no_background() -> None:
         explicit(SPEC, program(1), replace(program(1), rank=1))
 
 
-@pytest.mark.parametrize("beside", ["read", "write", "copy"])
+@pytest.mark.parametrize("beside", cases(["read", "write", "copy"], "write"))
 def test_accounts_of_what_streams_in_the_background_add_up(beside: Literal["read", "write", "copy"]) -> None:
     """Units that are busy when they are cut off, and a memory that holds writes back: each has a whole account."""
     tiling = load_tiling("gemm-128x256")

@@ -134,6 +134,7 @@ def test_a_phase_that_kills_its_worker_is_set_aside(strategy: str, n_units: int,
     assert not (output / "failed.csv").exists()
 
 
+@pytest.mark.deep  # here: tests/checks/liveness/test_command_line.py
 def test_a_hang_on_a_worker_is_reported_as_one_here(tmp_path: Path) -> None:
     (tmp_path / "stingy.py").write_text(STINGY, encoding="utf-8")
     output = tmp_path / "results"

@@ -22,6 +22,7 @@ from t3sim.system.simulate import operator_of
 from t3sim.validation.points import Points
 from t3sim.validation.simulation import SideBySide
 from t3sim.workload.tiling import make_tile_trace
+from tests.conftest import cases
 from tests.harness.sms import measured_rows, moves_of
 
 ALONE = (0, 0, 0)
@@ -79,7 +80,7 @@ def slowdown(of: SideBySide, stores_at: str, n_sms: int) -> float:
     return simulated_ns(of, stores_at, n_sms, ENOUGH_GEMMS) / simulated_ns(of, stores_at, n_sms, 0)
 
 
-@pytest.mark.parametrize(("stores_at", "n_sms", "shape"), CASES, ids=str)
+@pytest.mark.parametrize(("stores_at", "n_sms", "shape"), cases(CASES, CASES[-1], n_names=3), ids=str)
 def test_sums_are_slowed_down_by_gemms_as_measured(
     stores_at: str, n_sms: int, shape: tuple[int, int, int], tmp_path: Path
 ) -> None:
