@@ -68,7 +68,7 @@ class RingMachine(Machine):
         self._may_go = [True] * n_devices  # neither on its way nor over nor failed
         n_threads = min(n_threads, n_devices)
         self._last: list[int | None] = [None] * n_threads  # the device that each thread advanced last
-        self._crew: Crew[int, Outcome] = Crew(n_threads, self._choose, self._advance_one, self._take_in)
+        self._crew: Crew[int, Outcome] | None = None  # while it runs: a crew refers to the ring, whose memory is large
         self._reports: Sequence[Report] | None = None
         self._failed: dict[int, Exception] = {}  # by device
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
@@ -104,17 +104,21 @@ class RingMachine(Machine):
         as ``run_watched``.
         """
         self._reports = reports
-        with self._crew.threads():
-            return self.run_watched(self._run_all(), LOOK_EVERY + len(self.devices))
+        crew = self._crew = Crew(len(self._last), self._choose, self._advance_one, self._take_in)
+        try:
+            with crew.threads():
+                return self.run_watched(self._run_all(crew), LOOK_EVERY + len(self.devices))
+        finally:
+            self._crew = None
 
-    def _run_all(self) -> Generator[simpy.Event, Any, None]:
+    def _run_all(self, crew: Crew[int, Outcome]) -> Generator[simpy.Event, Any, None]:
         """Advance all devices until the kernel of each has ended and all it sent is on the wire.
 
         Each turn is taken in as it ends, so no thread waits for the slowest one.  Nothing depends on which ends first:
         a device takes in messages by the window in which they were sent.
         """
         n_turns, n_at_once = 0, quanta_at_once(self.devices[0])
-        while self._crew.do_one():
+        while crew.do_one():
             n_turns += 1
             if n_turns % n_at_once == 0:  # time moves each time: a moment of SimPy holds so many turns and no more
                 yield self.env.timeout(max(1, min(self.n_windows) * self.window - int(self.env.now)))
@@ -134,7 +138,8 @@ class RingMachine(Machine):
 
     def settle(self) -> bool:
         """See the base class."""
-        self._crew.settle()
+        if self._crew is not None:
+            self._crew.settle()
         return any(queue for queues in self._arrived for queue in queues.values())
 
     def _has_ended(self, d: int) -> bool:

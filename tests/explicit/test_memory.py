@@ -1,12 +1,15 @@
-"""Explicit mode where memory is short: one sentence with the size that is needed, exit code 5, nothing allocated."""
+"""Memory of explicit mode: a refusal says the size that is needed, and what has run gives its memory back."""
 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,10 @@ from t3sim.errors import EnvironmentFailure
 from t3sim.gpu import room
 from t3sim.gpu.room import MIB, allocated, record_bytes, require_room
 from t3sim.gpu.units.state import Layout
+from t3sim.system.explicit import ExplicitParts
+from t3sim.system.ring import RingMachine
+from t3sim.system.simulate import simulate
+from tests.advice.small import run_of
 from tests.conftest import REPOSITORY
 
 N_GPUS = 8
@@ -79,3 +86,23 @@ def test_other_failures_of_the_system_pass() -> None:
 
     with pytest.raises(PermissionError):
         allocated(refuse, Layout())
+
+
+def test_rings_that_have_run_give_their_memory_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when Python next collects cycles: red if a ring keeps its crew, which refers to the ring."""
+    rings: list[weakref.ref[RingMachine]] = []
+    whole = ExplicitParts.cluster
+
+    def noted(self: ExplicitParts, *arguments: Any) -> RingMachine:
+        ring = whole(self, *arguments)
+        rings.append(weakref.ref(ring))
+        return ring
+
+    monkeypatch.setattr(ExplicitParts, "cluster", noted)
+    gc.disable()
+    try:
+        simulate(run_of("t3-mca", "mode=explicit", shape=(256, 256, 64), tp=2))
+    finally:
+        gc.enable()
+    assert rings
+    assert [ring() for ring in rings] == [None] * len(rings)
