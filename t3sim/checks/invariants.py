@@ -295,9 +295,13 @@ def ingress_claims(core: GpuCore) -> Iterator[Claim]:
     """The ingress buffer and the wire in front of it (B1, B7)."""
     peers, port = core.peers, core.gpu.ingress_port
     waiting = arrived_messages(core)
-    of_each = np.bincount(waiting["distance"][waiting["kind"] < codes.SIGNAL], minlength=len(peers))
+    is_stored = (waiting["kind"] < codes.SIGNAL) & (waiting["distance"] != codes.EVERY)
+    of_each = np.bincount(waiting["distance"][is_stored], minlength=len(peers))
     yield Claim("B7", "ingress_port", "granules of one GPU that wait", of_each, int(port.buffer_granules), True)
     yield Claim("B7", "link_port", "credits, not fewer than none", -peers["credits"], 0, True)
+    yield Claim("B7", "switch", "sums in its table", int(port.n_summing), int(port.most_sums), True)
+    missing = int(port.n_sums + port.n_summing) - peers["n_contributed"]
+    yield Claim("C4", "switch", "contributions, at most the sums asked for", -missing, 0, True)
     time = core.now * int(port.scale)
     yield Claim("B1", "ingress_port", "time of the wire in use", int(port.busy_scaled), time, True)
 
@@ -374,6 +378,7 @@ def moves_claims(core: GpuCore) -> Iterator[Claim]:
     steps, data = core.tables.steps, core.tables.steps["n_granules"]
     enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     more = int((core.tables.n_sent - data)[steps["is_received"] > 0].sum()) - sum(core.tables.loads.values())
+    more -= core.tables.sums
     read = int(enqueued[codes.COLLECTIVE_READ] + core.gpu.l2.n_found)
     yield from equal("C3", "gpu", {
         "operand granules read": (read, int((steps["n_operands"] * data).sum()) + more),
@@ -395,7 +400,7 @@ def traffic_claims(core: GpuCore) -> Iterator[Claim]:
     yield from equal("C3", "gpu", {
         "stores and signals for other GPUs": (left - int(gpu.n_asked), remote + moved + told),
         "incoming granules": (incoming + int(gpu.n_fetched), int(gpu.expected_inbound)),
-        "granules fetched": (int(gpu.n_fetched), sum(core.tables.loads.values())),
+        "granules fetched": (int(gpu.n_fetched), sum(core.tables.loads.values()) + core.tables.sums),
         "granules read for other GPUs": (int(enqueued[codes.REMOTE_READ]), int(gpu.expected_loads)),
     })  # fmt: skip
 

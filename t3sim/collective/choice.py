@@ -20,8 +20,12 @@ from t3sim.errors import UsageError
 
 def protocol_of(spec: CollectiveKernelSpec, op: Op, n_devices: int, size: int) -> Protocol:
     """Return the protocol that channels use for an array of *size* bytes; number of channels does not matter."""
-    if spec.expected is None:
-        return "simple"
+    return "simple" if spec.expected is None else expected_time(spec, op, n_devices, size)[0]
+
+
+def expected_time(spec: CollectiveKernelSpec, op: Op, n_devices: int, size: int) -> tuple[Protocol, Fraction]:
+    """Return the protocol of rings with the least expected time, and that time (ps), of a machine that states them."""
+    assert spec.expected is not None
     n_steps = (n_devices - 1) * (2 if op == "all-reduce" else 1)  # of a chunk from one device to the next
     tables = {"simple": spec.expected, **{name: one.expected for name, one in spec.flagged.items()}}
 
@@ -30,7 +34,8 @@ def protocol_of(spec: CollectiveKernelSpec, op: Op, n_devices: int, size: int) -
         transfer = Fraction(size * 10**12, n_devices * expected.bandwidth)
         return expected.start + n_steps * (expected.step + transfer)
 
-    return min(tables, key=expected_ps)
+    best = min(tables, key=expected_ps)
+    return best, expected_ps(best)
 
 
 def ring_schedule(

@@ -14,7 +14,7 @@ from t3sim.config.machine import MachineSpec
 THREAD_BYTES = 16  # a load or store of a thread
 KIB, MIB = 1 << 10, 1 << 20
 
-Form = Literal["one-shot", "two-shot push", "two-shot pull"]
+Form = Literal["one-shot", "two-shot push", "two-shot pull", "multimem"]
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,12 @@ class DirectKernel:
     """A kernel of a library.
 
     ``form``: *one-shot*, each GPU adds up the whole array; *two-shot*, each adds up its own chunk and stores the sums
-    at the others (*push*) or loads theirs (*pull*).  ``max_workgroups``: the largest launch.  ``threads`` of a
+    at the others (*push*) or loads theirs (*pull*); *multimem*, each loads the sums of its chunk from the switch, and
+    stores them at all GPUs by multicast.  ``max_workgroups``: the largest launch.  ``threads`` of a
     workgroup: each loads 16 B from every GPU at a time.  ``counts_array``: workgroups are counted for the whole array,
     not for what one GPU adds up.  ``has_library_barrier``: a barrier costs what the host library's barrier kernel does
-    (``gpu.host.barrier``), not only a flag.
+    (``gpu.host.barrier``), not only a flag.  ``copies``: other kernels copy the input into symmetric memory before, and
+    the result out of it afterwards.
     """
 
     form: Form
@@ -33,6 +35,7 @@ class DirectKernel:
     threads: int
     counts_array: bool = False
     has_library_barrier: bool = False
+    copies: bool = False
 
     def n_workgroups(self, array_bytes: int, n: int) -> int:
         """Return the workgroups for an array on *n* GPUs: one for each round of its threads, up to the limit."""
@@ -56,10 +59,13 @@ KERNELS: dict[str, DirectKernel] = {
     "pytorch-two-shot": DirectKernel("two-shot push", 24, 512, has_library_barrier=True),
     "vllm-one-stage": DirectKernel("one-shot", 36, 512, counts_array=True),
     "vllm-two-stage": DirectKernel("two-shot pull", 36, 512, counts_array=True),
+    "pytorch-multimem": DirectKernel("multimem", 8, 1024),
+    "vllm-multimem": DirectKernel("multimem", 8, 1024, copies=True),
 }
 NCCL, VLLM = "nccl", "vllm"
+RING, NVLS = "nccl-ring", "nccl-nvls"
 # What an experiment may name: NCCL, which chooses among its own; a kernel; vLLM, which chooses by size.
-ALGORITHMS = (NCCL, VLLM, *KERNELS)
+ALGORITHMS = (NCCL, VLLM, *KERNELS, RING, NVLS)
 
 # Bytes below which vLLM takes its own kernel rather than another library, by compute capability and number of GPUs;
 # no more than its buffers, and only for these numbers of GPUs (``custom_all_reduce.py``).
@@ -70,10 +76,16 @@ VLLM_LIMITS = {
 }
 VLLM_BUFFER = 8 * MIB
 VLLM_GPUS = (2, 4, 6, 8)
+# From there on it takes PyTorch's multimem kernel for arrays of fewer bytes (``symm_mem.py``).
+VLLM_MULTIMEM = {
+    "9.0": {4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB},
+    "10.0": {6: 128 * MIB, 8: 128 * MIB},
+    "10.3": {6: 128 * MIB, 8: 128 * MIB},
+}
 
 
 def vllm_limit(machine: MachineSpec, n: int) -> int:
-    """Return the bytes of an array from which on vLLM leaves the all-reduce of *n* GPUs to another library."""
+    """Return the bytes of an array from which on vLLM does not take a custom kernel for an all-reduce of *n* GPUs."""
     return min(VLLM_LIMITS.get(machine.gpu.compute_capability or "", {}).get(n, VLLM_BUFFER), VLLM_BUFFER)
 
 
@@ -82,6 +94,7 @@ def kernel_of(algorithm: str, machine: MachineSpec, n: int, size: int) -> Direct
     if algorithm != VLLM:
         return KERNELS.get(algorithm)
     if n not in VLLM_GPUS or size >= vllm_limit(machine, n):
-        return None
+        most = VLLM_MULTIMEM.get(machine.gpu.compute_capability or "", {}).get(n, 0)
+        return KERNELS["vllm-multimem"] if size < most and machine.link.multicast is not None else None
     is_one_stage = n == 2 or size < (512 if n <= 4 else 256) * KIB
     return KERNELS["vllm-one-stage" if is_one_stage else "vllm-two-stage"]

@@ -303,13 +303,15 @@ class CollectiveSpec(Spec):
     op: Literal["reduce-scatter", "all-gather", "all-reduce"] = Field(description="Collective operation.")
     size: Bytes = Field(description="Size of the full array, over all chunks.")
     gpus: Annotated[int, Field(ge=2, strict=True)] = Field(description="Number of GPUs of the ring.")
-    algorithm: Literal["nccl", "vllm", "pytorch-one-shot", "pytorch-two-shot", "vllm-one-stage", "vllm-two-stage"] = (
-        Field(
-            "nccl",
-            description="Library or kernel of an all-reduce: `nccl` chooses among its protocols, `vllm` among its "
-            "own kernels and NCCL; the others are one kernel.",
-        )
-    )
+    algorithm: Literal[
+        "nccl", "nccl-ring", "nccl-nvls", "vllm", "pytorch-one-shot", "pytorch-two-shot", "pytorch-multimem",
+        "vllm-one-stage", "vllm-two-stage", "vllm-multimem",
+    ] = Field(
+        "nccl",
+        description="Library or kernel of a collective: `nccl` chooses among rings, their protocols and the switch, "
+        "`nccl-ring` and `nccl-nvls` (any collective) force one; of an all-reduce, `vllm` chooses among its own "
+        "kernels, PyTorch's and NCCL; the others are one kernel.",
+    )  # fmt: skip
 
 
 class OperatorsSpec(Spec):

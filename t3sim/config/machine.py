@@ -278,6 +278,34 @@ class FlaggedProtocolSpec(Spec):
     expected: ExpectedTimeSpec = Field(description="The library's cost model of this protocol.")
 
 
+class ExpectedSwitchTimeSpec(Spec):
+    """What the library expects of a collective in the switch: ``start`` + array / ``bandwidth``."""
+
+    start: Picoseconds = Field(description="Fixed cost of the collective in the library's cost model.")
+    bandwidth: BytesPerSecond = Field(description="Bandwidth, of the whole array, in the library's cost model.")
+
+
+class NvlsSpec(Spec):
+    """Collectives that multicast and reduce in the switch (NCCL's NVLS); a channel has three groups of warps."""
+
+    channels: Count = Field(description="Number of channels.")
+    piece: Bytes = Field(description="Largest piece of a chunk that a channel takes at a time; small arrays have less.")
+    scatter_warps: Annotated[Count, AtMost(64)] = Field(
+        description="Warps of a channel that copy the input to the staging buffer."
+    )
+    reduce_warps: Annotated[Count, AtMost(64)] = Field(
+        description="Warps of a channel that load sums and store them at every GPU."
+    )
+    gather_warps: Annotated[Count, AtMost(64)] = Field(description="Warps of a channel that copy to the output.")
+    warp_lines: LinesInFlight = Field(description="Lines that a warp loads, waits for and stores as a unit.")
+    launch: Picoseconds = Field(description="Launch time of a workgroup, like `launch` of the rings.")
+    step_overhead: Picoseconds = Field(
+        description="Time from the flag that a role waits for to its next step: polling, fence, barrier."
+    )
+    least_gpus: Count = Field(description="Smallest number of GPUs for which the library considers it.")
+    expected: ExpectedSwitchTimeSpec = Field(description="The library's cost model.")
+
+
 Protocol = Literal["simple", "low_latency", "low_latency_128"]
 
 
@@ -334,6 +362,9 @@ class CollectiveKernelSpec(Spec):
     )
     low_latency_128: FlaggedProtocolSpec | None = Field(
         None, description="Protocol with flags inside the data, like NCCL's LL128. If omitted, it is not available."
+    )
+    nvls: NvlsSpec | None = Field(
+        None, description="Collectives in the switch, like NCCL's NVLS. If omitted, they are not available."
     )
 
     @property
@@ -646,6 +677,26 @@ class MemorySpec(Spec):
         return self.n_channels * self.access * self.clock / self.timing.nCCDS
 
 
+class MulticastSpec(Spec):
+    """What a switch does for all GPUs at once (NVLink SHARP): stores to every GPU, loads of sums over all GPUs.
+
+    A multicast store crosses the sender's egress port once, and the ingress port of every GPU.  For a load of a sum,
+    every GPU sends its own granule to the switch, and one sum crosses the ingress port of the GPU that asked.
+    """
+
+    packet_payload: Bytes | None = Field(
+        None,
+        description="Maximum payload of a multicast store, of a contribution to a sum and of a sum. If omitted, as of "
+        "other packets.",
+    )
+    reduction_bandwidth: BytesPerSecond = Field(
+        description="Rate at which the reduction unit in front of a GPU's port produces sums."
+    )
+    table: Annotated[Bytes, AtMost(1 << 24)] = Field(
+        description="Maximum sums in flight for one GPU: capacity of the switch's table of outstanding reductions."
+    )
+
+
 class LinkSpec(Spec):
     """What connects a GPU to others; the latency is from the store or DMA read to the memory controller there.
 
@@ -675,6 +726,9 @@ class LinkSpec(Spec):
         None, description="Maximum payload of a packet. If omitted, the link has no packets."
     )
     packet_header: Bytes | None = Field(None, description="Header bytes of each packet, on top of its payload.")
+    multicast: MulticastSpec | None = Field(
+        None, description="Multicast and reduction in the switch. If omitted, the switch has neither."
+    )
     max_gpus: Annotated[Count, Unit("GPUs")] | None = Field(
         None,
         description="Number of GPUs that the links connect, of one host or NVLink domain. If omitted, any number.",

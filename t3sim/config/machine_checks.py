@@ -289,10 +289,31 @@ def _switch(machine: MachineSpec) -> Iterator[Finding]:
     if link.ingress_buffer is not None and link.ingress_buffer < line:
         buffer = format_bytes(link.ingress_buffer)
         yield "link.ingress_buffer", f"is {buffer}, must hold at least {_one_line(machine)}"
+    yield from _multicast(machine)
     for own in machine.own_links:
         if own.link.topology != link.topology:
             what = f"link[{own.number}] has {own.link.topology}"
             yield "link.topology", f"is {link.topology}, but {what}: all GPUs are connected in the same way"
+
+
+def _multicast(machine: MachineSpec) -> Iterator[Finding]:
+    """Multicast without a switch, on some of the ports only, or without room for a line."""
+    link, line = machine.link, machine.gpu.l2.line
+    if link.multicast is None:
+        return
+    if link.topology != "switch":
+        yield "link.multicast", f"needs `link.topology: switch`, which does it; the topology is {link.topology}"
+    if link.multicast.table < line:
+        yield (
+            "link.multicast.table",
+            f"is {format_bytes(link.multicast.table)}, must hold at least {_one_line(machine)}",
+        )
+    payload = link.multicast.packet_payload
+    if payload is not None and (payload & (payload - 1) or payload < machine.memory.access):
+        least = format_bytes(machine.memory.access)
+        yield "link.multicast.packet_payload", f"is {format_bytes(payload)}, must be a power of two from {least} on"
+    if any(own.link.multicast != link.multicast for own in machine.own_links):
+        yield "link.multicast", "is not the same for all links: all GPUs are connected in the same way"
 
 
 def _l2(machine: MachineSpec) -> Iterator[Finding]:

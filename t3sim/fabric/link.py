@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.arrays import chosen
 from t3sim.errors import ModelError
 from t3sim.gpu.compiled import compiled_carry
 from t3sim.gpu.core import too_fast
-from t3sim.gpu.units.codes import SIGNAL
+from t3sim.gpu.units.codes import CONTRIBUTION, EVERY, PLACE_MASK, SIGNAL, SPREAD_SHIFT
 
 Deliver = Callable[[NDArray[Any]], None]
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
@@ -38,8 +39,15 @@ class Link:
 
     @property
     def n_delivered(self) -> int:
-        """Return how many granules have been handed to receivers."""
-        return self.n_granules + self._n_shaped
+        """Return how many granules have been handed to receivers, without contributions to sums."""
+        wire = self.wire[0]
+        n_copies = int(wire["n_multicast"]) * (int(wire["n_gpus"]) - 1)
+        return self.n_granules + self._n_shaped + n_copies - self.n_contributions
+
+    @property
+    def n_contributions(self) -> int:
+        """Return how many granules have gone into sums that the switch makes."""
+        return int(self.wire["n_contributions"][0])
 
     def close(self) -> None:
         """Forget who receives: the link and its receivers hold each other, and megabytes with them."""
@@ -63,5 +71,21 @@ class Link:
 
 
 def n_granules_of(messages: NDArray[Any]) -> int:
-    """Return how many of *messages* are granules."""
-    return int(np.count_nonzero(messages["kind"] < SIGNAL))
+    """Return how many of *messages* are granules for a GPU, not for a sum."""
+    return int(np.count_nonzero((messages["kind"] < SIGNAL) & (messages["kind"] != CONTRIBUTION)))
+
+
+def heard_by(messages: NDArray[Any], distance: int, n_gpus: int) -> NDArray[Any]:
+    """Return those of *messages* that reach the GPU from which their sender is at *distance*.
+
+    Those to every GPU get the place there.
+    """
+    is_to_all = messages["distance"] == EVERY
+    is_heard = (messages["distance"] == distance) | is_to_all
+    found = chosen(messages, is_heard)
+    for_all = is_to_all[is_heard]
+    if for_all.any():
+        granules = found["granule"][for_all]
+        found["granule"][for_all] = (granules & PLACE_MASK) - (-distance % n_gpus) * (granules >> SPREAD_SHIFT)
+        found["distance"] = distance
+    return found

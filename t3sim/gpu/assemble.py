@@ -75,6 +75,12 @@ def full_packet(machine: MachineSpec) -> int:
     return machine.link.packet_payload or machine.memory.access
 
 
+def multicast_packet(machine: MachineSpec) -> int:
+    """Return the bytes of data that a packet has at most that goes to all GPUs, or into a sum that the switch makes."""
+    multicast = machine.link.multicast
+    return full_packet(machine) if multicast is None else multicast.packet_payload or full_packet(machine)
+
+
 def store_queues(machine: MachineSpec) -> list[int]:
     """Return the granules that each store queue of the link port holds.
 
@@ -219,3 +225,8 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.link_port.granule_cost = payload + header // full_packet(machine)
     fill_store_queues(gpu, machine)
     gpu.ingress_port.buffer_granules = (machine.link.ingress_buffer or 0) // granule
+    multicast = machine.link.multicast
+    gpu.link_port.multicast_packet = multicast_packet(machine)
+    if multicast is not None:
+        gpu.ingress_port.most_sums = multicast.table // granule
+        gpu.ingress_port.sum_cost = -(-granule * ticks.hz * scale // multicast.reduction_bandwidth)

@@ -63,7 +63,7 @@ class GpuCore:
         self.store_queue = records(MESSAGE, sum(store_queues(machine)))
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
-        self.arrivals = records(MESSAGE, 1)  # behind a switch, of each GPU: what the port has not served, credits
+        self.arrivals = records(MESSAGE, 1)  # behind a switch, of each GPU: what the port has not served, credits; sums
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
         self.series = np.zeros((SERIES_BINS, n_columns), np.int64)
@@ -165,14 +165,15 @@ class GpuCore:
         gpu = self.gpu
         self.peers = records(PEER_TABLE, len(room))
         self.peers["credits"] = room
-        gpu.ingress_port.is_there, gpu.ingress_port.ring_size = 1, ARRIVALS
-        self.arrivals = records(MESSAGE, 2 * len(room) * ARRIVALS)
+        size = max(ARRIVALS, 1 << max(int(gpu.ingress_port.most_sums) - 1, 0).bit_length())
+        gpu.ingress_port.is_there, gpu.ingress_port.ring_size = 1, size
+        self.arrivals = records(MESSAGE, (2 * len(room) + 1) * size)
 
     def wire_to(self, n_gpus: int, latency_ticks: int) -> None:
         """Let what this GPU sends travel so long to others, of *n_gpus* in all."""
         port = self.gpu.link_port
         costs = (int(port.payload_cost), int(port.header_cost), int(port.scale))
-        self.wire[0] = (latency_ticks, *costs, n_gpus, 0, 0)
+        self.wire[0] = (latency_ticks, *costs, n_gpus, 0, 0, 0, 0)
 
     @property
     def hears_itself(self) -> bool:
@@ -203,6 +204,7 @@ class GpuCore:
         if self.gpu.ingress_port.is_there:
             peers = self.peers.view(np.ndarray)
             spans = [(row[f"{one}_head"], row[f"{one}_tail"]) for one in ("data", "credit") for row in peers]
+            spans.append((self.gpu.ingress_port.n_sums, peers["n_contributed"].max()))
             self.arrivals = widened(self.arrivals, spans)
             self.gpu.ingress_port.ring_size *= 2
         else:

@@ -12,6 +12,8 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.dram.dram_queue import KEY_SHIFT
 
+FETCHED = (codes.REMOTE_READ, codes.CONTRIBUTION)
+
 
 @cache
 def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,6 +106,12 @@ def dma_data_of(core: GpuCore) -> NDArray[Any]:
 
 def has_room_there(core: GpuCore, message: Any) -> bool:
     """Return whether the GPU that a message goes to has room for it in its ingress buffer."""
-    if not core.gpu.ingress_port.is_there or message["kind"] >= codes.SIGNAL:
+    if not core.gpu.ingress_port.is_there or message["kind"] >= codes.SIGNAL or message["kind"] == codes.CONTRIBUTION:
         return True
-    return bool(core.peers[int(message["distance"])].credits > 0)
+    return all(core.peers[distance].credits > 0 for distance in receivers_of(core, message))
+
+
+def receivers_of(core: GpuCore, message: Any) -> list[int]:
+    """Return the distances of the GPUs that a message goes to."""
+    distance = int(message["distance"])
+    return list(range(len(core.peers))) if distance == codes.EVERY else [distance]

@@ -14,7 +14,7 @@ from t3sim.collective.schedule import places_for, sent_granules
 from t3sim.config.limits import EFFICIENCY_SCALE
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
-from t3sim.gpu.assemble import full_packet, issue_ticks
+from t3sim.gpu.assemble import full_packet, issue_ticks, multicast_packet
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import codes, state
 from t3sim.program import operations
@@ -64,22 +64,27 @@ class Tables:
     read_ahead: int = 0  # granules of the DMA engine
     sends: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they go to
     loads: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they lie on
+    sums: int = 0  # granules that the switch adds up: each is loaded from every GPU
+    n: int = 1  # GPUs
 
     def reached(self, n_gpus: int) -> set[int]:
         """Return the distances, of *n_gpus*, of all GPUs that the program sends to, tells or asks, and that answer."""
         told = self.posts["distance"]
         answers = {n_gpus - distance for distance in self.loads}
-        return {*self.sends, *told[told != 0].tolist(), *self.loads, *answers}
+        return {*(self.sends.keys() - {0}), *told[told != 0].tolist(), *self.loads, *answers}
 
     def posted(self) -> Ints:
         """Return [3, n] all that the program posts: the distance of the GPU, its signal, how much."""
         posts, tiles, steps = self.posts[: int(self.operations["n_posts"].sum())], self.tiles, self.steps
         is_sent = steps["send"] >= 0
         distance, amount = np.where(is_sent, steps["distance"], 0), np.where(is_sent, self.n_sent, steps["n_granules"])
+        of_steps = np.stack([distance, steps["post_signal"], amount])
+        to_all = of_steps[:, is_sent & (steps["is_multicast"] != 0)]
         found = np.concatenate([
             np.stack([posts["distance"], posts["signal"], posts["amount"]]),
             np.stack([tiles["distance"], tiles["signal"], tiles["n_granules"]]),
-            np.stack([distance, steps["post_signal"], amount]),
+            of_steps,
+            *(to_all + np.array([[d], [0], [0]]) for d in range(1, self.n)),
         ], axis=1)  # fmt: skip
         return found[:, found[1] != operations.NONE]
 
@@ -122,6 +127,7 @@ class TableBuilder:
         self._n = dict.fromkeys(("workgroups", "tiles", "commands", "steps", "units"), 0)
         self._sends: dict[int, int] = {}
         self._loads: dict[int, int] = {}
+        self._sums = 0
         self._read_ahead = 0
         self._has_tracked = False
 
@@ -140,7 +146,7 @@ class TableBuilder:
             else:
                 assert isinstance(operation, Barrier)
                 self._add_barrier(operation)
-        if self._loads and self._n["commands"]:
+        if (self._loads or self._sums) and self._n["commands"]:
             raise UsageError("program: what a DMA engine sends and what others load cannot leave one GPU together")
         posts: list[tuple[int, int, int]] = []
         for table, own in zip(self._operations, self._posts, strict=True):
@@ -167,6 +173,8 @@ class TableBuilder:
             read_ahead=self._read_ahead,
             sends=self._sends,
             loads=self._loads,
+            sums=self._sums,
+            n=self.program.n,
         )
 
     # --- when ------------------------------------------------------------------------------------
@@ -445,7 +453,8 @@ class TableBuilder:
                 wavefronts, sum_rounds = (kernel.n_wavefronts, kernel.wavefront_lines), kernel.sum_rounds
             if wavefronts is not None:
                 operation.n_wavefronts, operation.wavefront_lines = wavefronts
-                operation.max_lines = math.prod(wavefronts) * max(int(of.steps["n_operands"].max(initial=0)), 1)
+                operands = np.where(of.steps["is_reduced"] > 0, 1, of.steps["n_operands"])
+                operation.max_lines = math.prod(wavefronts) * max(int(operands.max(initial=0)), 1)
                 operation.sum_rounds, operation.n_simds = sum_rounds, spec.compute_unit.n_simds
                 operation.wide_load_ticks = spec.compute_unit.wide_load_latency * self.ticks.period(spec.compute_clock)
             operation.load_ticks, operation.store_ticks, operation.header_ticks = issue_ticks(self.machine, self.ticks)
@@ -482,15 +491,18 @@ class TableBuilder:
         operation.flags_numerator, operation.flags_denominator = of.flags
         operation.buffer_places = places_for(of.flags)
         given = of.steps.reshape(-1)
+        self._check_switch(of, given)
         steps = records(state.STEP_TABLE, len(given))
         for name in set(given.dtype.names or ()) & set(steps.dtype.names or ()):
             steps[name] = given[name]
         steps["send"] = [KINDS[int(kind)] for kind in given["send"]]
         steps["distance"] %= self.program.n
         steps["n_lines"] = -(-given["n_granules"] // self.program.line)
-        steps["packet"] = self._packet_of(of)
+        steps["n_operands"][given["is_reduced"] > 0] = 1
+        packet = self._packet_of(of)
+        steps["packet"] = np.where(given["is_multicast"] > 0, min(packet, multicast_packet(self.machine)), packet)
         steps["start_at"] = steps["end_at"] = -1
-        leaves = given[given["send"] >= 0]
+        leaves = given[(given["send"] >= 0) & (given["is_multicast"] == 0)]
         count(self._sends, leaves["distance"] % self.program.n, sent_granules(leaves["n_granules"], of.flags))
         self._count_loads(of, given)
         steps["source"] %= self.program.n
@@ -499,8 +511,28 @@ class TableBuilder:
         self._n["units"] += n_workgroups
         self._n["steps"] += len(steps)
 
+    def _check_switch(self, of: Moves, given: NDArray[Any]) -> None:
+        """Raise ``UsageError`` unless the switch can do what steps ask of it."""
+        uses_switch = (given["is_reduced"] > 0) | (given["is_multicast"] > 0)
+        if not uses_switch.any():
+            return
+        if self.machine.link.multicast is None:
+            raise UsageError(
+                f"machine.link.multicast: operation `{of.name}` stores to all GPUs at once, or loads sums over them;"
+                " the links of this machine can do neither"
+            )
+        furthest = max(int(given["operand"].max()), int(given["destination"].max()))
+        spread = max(int(given["spread"].max()), int(-given["stride"][given["is_reduced"] > 0].min(initial=0)))
+        if furthest >= 1 << codes.SPREAD_SHIFT or spread >= 1 << 63 - codes.SPREAD_SHIFT:
+            raise UsageError(f"operation `{of.name}`: its arrays are too large for multicast addresses")
+
     def _count_loads(self, of: Moves, given: NDArray[Any]) -> None:
-        """Add the granules of the operands of steps that lie on other GPUs."""
+        """Add the granules of the operands of steps that lie on other GPUs, or go through the switch."""
+        to_all = given[(given["send"] >= 0) & (given["is_multicast"] > 0)]["n_granules"]
+        for everybody in range(self.program.n if len(to_all) else 0):
+            count(self._sends, np.full(len(to_all), everybody), to_all)
+        self._sums += int(given["n_granules"][given["is_reduced"] > 0].sum())
+        given = given[given["is_reduced"] == 0]
         for j in range(int(given["n_operands"].max(initial=0))):
             distance = np.where(given["n_operands"] > j, given["source"] + j * given["source_stride"], 0)
             is_there = distance % self.program.n != 0

@@ -1,7 +1,8 @@
-"""All-reduces by direct loads: one-shot and two-shot kernels over memory that all GPUs of a host can address.
+"""All-reduces by direct loads: one-shot, two-shot and multimem kernels over memory that all GPUs of a host can address.
 
 *One-shot*: each GPU loads the whole array from all GPUs and adds it up.  *Two-shot*: each GPU adds up its own chunk;
-then the sums are exchanged: each GPU stores its own at all others (*push*), or loads those of the others (*pull*).  A
+then the sums are exchanged: each GPU stores its own at all others (*push*), or loads those of the others (*pull*).
+*Multimem*: it loads the sums of its own chunk from the switch and stores them at all GPUs with multicast stores.  A
 barrier before the first load says that the inputs of all GPUs are complete, another one that the sums are, or that
 inputs may be overwritten.  A barrier is a flag that each workgroup stores at every other GPU, and polls for.
 
@@ -14,7 +15,7 @@ Pinned by ``tests/collective/test_direct.py``.
 from itertools import zip_longest
 
 from t3sim.collective.direct import THREAD_BYTES, DirectKernel
-from t3sim.program.kernels import program
+from t3sim.program.kernels import program, refuse_without_multicast
 from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, table
 from t3sim.program.operator import Operator
 
@@ -75,6 +76,8 @@ def direct_program(op: Operator, rank: int, kernel: DirectKernel) -> Program:
     """
     memory, n, c = op.memory(), op.n, op.chunk_granules
     n_workgroups = kernel.n_workgroups(n * c * op.granule, n)
+    if kernel.form == "multimem":
+        return _multimem_program(op, rank, kernel, n_workgroups)
     if kernel.form == "one-shot":
         n_workgroups = -(-n_workgroups // n) * n  # so that none has parts of two chunks, one after the other
     n_workgroups = min(n_workgroups, op.machine.gpu.n_compute_units)
@@ -86,6 +89,50 @@ def direct_program(op: Operator, rank: int, kernel: DirectKernel) -> Program:
     inputs = tuple(Content(data.first + p * c, c, p, of=0) for p in range(n))
     outputs = tuple(Content(output.first + p * c, c, p, of=None) for p in range(n))
     return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
+
+
+def _multimem_program(op: Operator, rank: int, kernel: DirectKernel, n_workgroups: int) -> Program:
+    """Return the all-reduce in the switch, with copies before and after it if the library needs them.
+
+    The flag behind the sums is a multicast store too, so it reaches each GPU behind them, the own one included.
+    """
+    refuse_without_multicast(op, "multimem")
+    memory, n, c = op.memory(), op.n, op.chunk_granules
+    given = memory.buffer("input", n * c) if kernel.copies else None
+    data, sums = memory.buffer("data", n * c), memory.buffer("sums", n * c)
+    output = memory.buffer("output", n * c) if kernel.copies else sums
+    steps, line, own = (
+        _Steps(op, memory, kernel, min(n_workgroups, op.machine.gpu.n_compute_units)),
+        op.line,
+        (n - 1) * c,
+    )
+    ready = steps.flags("inputs are complete")
+    flags, told = (
+        memory.buffer("sums are there", n * steps.n_workgroups * line),
+        memory.signal("sums", steps.n_workgroups),
+    )
+    to_all = {"is_multicast": 1, "send": STORE}
+    for w, column in enumerate(steps.columns):
+        start, length = steps.share(c, w)
+        column.append({
+            "n_granules": length, "is_reduced": 1, "n_operands": n, "operand": data.first + own + start, "stride": -c,
+            "source_stride": 1, **to_all, "destination": sums.first + own + start, "spread": c, **ready[w],
+        })  # fmt: skip
+        place = flags.first + (w * n + n - 1) * line
+        column.append({"n_granules": 1, **to_all, "destination": place, "spread": line, "post_signal": told[w]})
+        column.append({"wait_signal": told[w], "wait_at_least": n})
+    operations = [steps.moves("all-reduce")]
+    if given is not None:
+        operations = [_copy("copy in", given, data), *operations, _copy("copy out", sums, output)]
+    inputs = tuple(Content((given or data).first + p * c, c, p, of=0) for p in range(n))
+    outputs = tuple(Content(output.first + p * c, c, p, of=None) for p in range(n))
+    return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
+
+
+def _copy(name: str, given: Buffer, to: Buffer) -> Moves:
+    """Return a kernel on all compute units that copies a buffer."""
+    step = {"n_granules": given.n_granules, "n_operands": 1, "operand": given.first, "kept_at": to.first}
+    return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1))
 
 
 def _one_shot(steps: _Steps, data: Buffer, output: Buffer) -> Moves:

@@ -244,6 +244,12 @@ def refuse_without_engines(op: Operator, strategy: str) -> None:
         raise UsageError(f"{strategy}: this machine has no copy engines (`gpu.copy_engines`)")
 
 
+def refuse_without_multicast(op: Operator, name: str) -> None:
+    """Raise ``UsageError``, naming the collective *name*, unless a switch of the machine has multicast."""
+    if op.machine.link.multicast is None:
+        raise UsageError(f"machine.link.multicast: {name} needs multicast and reduction in the switch; there are none")
+
+
 def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:
     """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
     return Program(rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals), **meaning)

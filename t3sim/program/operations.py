@@ -55,6 +55,11 @@ STEP = np.dtype(
         ("send", "i8"),  # STORE, UPDATE or NONE
         ("distance", "i8"),  # of the GPU that it is sent to
         ("destination", "i8"),  # granule there
+        # 1: the switch loads the operands, one from each GPU, and adds them up: operand i lies at distance i
+        ("is_reduced", "i8"),
+        # 1: it is sent to every GPU, the own one too: on that at distance d to granule ``destination - d * spread``
+        ("is_multicast", "i8"),
+        ("spread", "i8"),
         ("kept_at", "i8"),  # granule of the own GPU where the result is stored too, NONE: it is not
         ("wait_signal", "i8"),
         ("wait_at_least", "i8"),
@@ -309,7 +314,8 @@ def reaches_others(operation: Operation) -> bool:
         return bool(operation.stores.distance.any()) or any(one.distance for one in operation.forwards)
     assert isinstance(operation, Moves)
     steps = operation.steps
-    return bool(((steps["send"] >= 0) & (steps["distance"] != 0)).any() or steps["source"].any())
+    is_sent = (steps["send"] >= 0) & ((steps["distance"] != 0) | (steps["is_multicast"] != 0))
+    return bool(is_sent.any() or steps["source"].any() or steps["source_stride"].any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,6 +373,10 @@ class Program:
         for one in self.operations:
             if isinstance(one, Moves):
                 steps = one.steps.reshape(-1)
+                to_all = steps[steps["is_multicast"] > 0]
+                for d in range(1, self.n if len(to_all) else 1):
+                    first = to_all["destination"] - d * to_all["spread"]
+                    stored.append(np.stack([first, first + to_all["n_granules"]]))
                 for name, is_meant in (("kept_at", steps["kept_at"] != NONE), ("destination", steps["send"] != NONE)):
                     first = steps[name][is_meant]
                     stored.append(np.stack([first, first + steps["n_granules"][is_meant]]))

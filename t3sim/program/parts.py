@@ -5,10 +5,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from t3sim.collective.choice import ring_schedule
-from t3sim.collective.direct import kernel_of
+from t3sim.collective.direct import NVLS, RING, kernel_of
+from t3sim.collective.nvls import takes_switch
 from t3sim.collective.schedule import CollectiveSchedule, ring_reduce_scatter
 from t3sim.program.direct import direct_program
 from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
+from t3sim.program.nvls import nvls_program
 from t3sim.program.operations import Content, Memory, Moves, Program
 from t3sim.program.operator import Collective, Operator
 from t3sim.program.plan import Part, Plan, in_order
@@ -172,6 +174,9 @@ def moved(contents: tuple[Content, ...], by: int) -> tuple[Content, ...]:
 def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Plan:
     """Return the plan of an operator that is one collective, on so many compute units (default: all)."""
     collective, n_units = op.collective, n_compute_units
+    if op.algorithm == NVLS:
+        assert collective is not None
+        return Plan(in_order(nvls_part(op, collective)))
     if collective == "all-reduce":
         return Plan(in_order(*all_reduce_parts(op, op.algorithm, n_units)))
     if collective == "reduce-scatter":
@@ -182,18 +187,30 @@ def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_un
 def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None = None) -> tuple[Part | None, ...]:
     """Return the parts of an all-reduce of an array of n chunks, like the output of *op*.
 
-    One kernel of *algorithm* (``collective.direct``); NCCL's, a ring in channels, or, where collectives are made of
-    whole chunks, a reduce-scatter and an all-gather.
+    One kernel of *algorithm* (``collective.direct``); NCCL's, in the switch or a ring in channels; where collectives
+    are made of whole chunks, a reduce-scatter and an all-gather.  On so many compute units it is a ring.
     """
-    kernel = kernel_of(algorithm, op.machine, op.n, op.n * op.chunk_granules * op.granule)
+    size = op.n * op.chunk_granules * op.granule
+    kernel = kernel_of(algorithm, op.machine, op.n, size)
     if kernel is not None and op.n > 1:
         name = f"all-reduce, {kernel.form}"
         return (Part.of("all_reduce", name, lambda rank: direct_program(op, rank, kernel), op.n),)
+    is_free = algorithm not in {RING, NVLS} and n_compute_units is None
+    if algorithm == NVLS or (is_free and takes_switch(op.machine, "all-reduce", op.n, size)):
+        return (nvls_part(op, "all-reduce"),)
     if op.machine.gpu.collective_kernel.kind == "channels":
         return (_chosen(op, "all-reduce", n_compute_units),)
     return (
         reduce_scatter_part(op, n_compute_units=n_compute_units), all_gather_part(op, n_compute_units=n_compute_units)
     )  # fmt: skip
+
+
+def nvls_part(op: Operator, collective: Collective) -> Part | None:
+    """Return *collective* in the switch, alone; None on one GPU."""
+    if op.n == 1:
+        return None
+    name = f"{collective}, NVLS"
+    return Part.of(collective.replace("-", "_"), name, lambda rank: nvls_program(op, rank, collective), op.n)
 
 
 def named(part: str, n_compute_units: int | None) -> str:

@@ -13,12 +13,11 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from t3sim.arrays import chosen
 from t3sim.checks.claims import Claim, refuse
 from t3sim.checks.invariants import arrival_claims, check_invariants
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
-from t3sim.fabric.link import Link, Transform, n_granules_of
+from t3sim.fabric.link import Link, Transform, heard_by, n_granules_of
 from t3sim.fabric.mirror import ChunkShift
 from t3sim.fabric.topology import TOPOLOGIES, check_reach
 from t3sim.gpu.arbitration import ArbitrationPolicy
@@ -26,6 +25,7 @@ from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import LOOK_EVERY, Device
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
+from t3sim.gpu.units.codes import CONTRIBUTION, EVERY, SIGNAL
 from t3sim.program.operations import Gemm, Program, has_unlike_chunks, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, run_to_end
 from t3sim.system.user_code import watched_policy
@@ -48,7 +48,8 @@ class Machine:
         self.cores = list(cores)
         self.devices = [Device(self.env, f"gpu[{d}]", core, quantum) for d, core in enumerate(cores)]
         self.links: dict[int, Link] = {}  # by the GPU that sends
-        self.n_delivered = [0] * len(cores)  # granules, to each GPU, but for what one hears of itself
+        # Granules, to each GPU and to its sums, but for what one hears of itself.
+        self.n_delivered, self.n_contributed = [0] * len(cores), [0] * len(cores)
 
     def connect(self, d: int, transform: Transform | None = None) -> None:
         """Let GPU *d* send to others; *transform* turns what is sent into what is received."""
@@ -67,16 +68,28 @@ class Machine:
     def _distribute(self, d: int, messages: NDArray[Any]) -> None:
         """Hand what GPU *d* has sent over to the GPUs that it is for: *messages* have the distance back to *d*."""
         distances = messages["distance"]
-        is_for_one = len(self.cores) == 1 or bool((distances == distances[0]).all())
-        for distance in [int(distances[0])] if is_for_one else np.unique(distances).tolist():
-            part = messages if is_for_one else chosen(messages, distances == distance)
-            receiver = self.receiver(d, -distance)
-            self.n_delivered[receiver] += n_granules_of(part)
-            self.hand_over(d, receiver, part)
+        if len(self.cores) == 1:
+            n_to_all = np.count_nonzero((distances == EVERY) & (messages["kind"] < SIGNAL))
+            self._hand(d, 0, messages, int(n_to_all) * (self.n_gpus - 1))
+            return
+        is_for_one = bool((distances == distances[0]).all()) and distances[0] != EVERY
+        every = range(self.n_gpus) if (distances == EVERY).any() else np.unique(distances).tolist()
+        for distance in [int(distances[0])] if is_for_one else every:
+            part = messages if is_for_one else heard_by(messages, distance, self.n_gpus)
+            if len(part):
+                self._hand(d, self.receiver(d, -distance), part)
+
+    def _hand(self, d: int, receiver: int, messages: NDArray[Any], n_more: int = 0) -> None:
+        """Hand *messages* of GPU *d* to *receiver*, to which they are *n_more* granules more."""
+        self.n_delivered[receiver] += n_granules_of(messages) + n_more
+        self.n_contributed[receiver] += int(np.count_nonzero(messages["kind"] == CONTRIBUTION))
+        self.hand_over(d, receiver, messages)
 
     def delivered_to(self, d: int) -> int:
-        """Return how many granules have been handed over to GPU *d*."""
-        return self.links[d].n_delivered if self.cores[d].hears_itself else self.n_delivered[d]
+        """Return how many granules have been handed over to GPU *d*, sums included."""
+        if self.cores[d].hears_itself:
+            return self.links[d].n_delivered + self.links[d].n_contributions // self.n_gpus
+        return self.n_delivered[d] + self.n_contributed[d] // self.n_gpus
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses
         """Give messages of GPU *sender* to *receiver*."""
@@ -101,6 +114,9 @@ class Machine:
             core.first_start_at = first
             for distance, n_granules in core.tables.sends.items():
                 self.cores[self.receiver(d, distance)].gpu.expected_inbound += n_granules
+            core.gpu.expected_inbound += core.tables.sums
+            for distance in range(self.n_gpus if core.tables.sums else 0):
+                self.cores[self.receiver(d, distance)].gpu.expected_loads += core.tables.sums
             for distance, n_granules in core.tables.loads.items():
                 self.cores[self.receiver(d, distance)].gpu.expected_loads += n_granules
                 core.gpu.expected_inbound += n_granules
@@ -139,7 +155,8 @@ class Machine:
 
     def check_links(self) -> None:
         """Raise ``ModelError`` unless every GPU got all that others put on the wire for it (C4)."""
-        delivered = sum(link.n_delivered for link in self.links.values())
+        sums = sum(link.n_contributions for link in self.links.values()) // self.n_gpus
+        delivered = sum(link.n_delivered for link in self.links.values()) + sums
         handed_over = sum(map(self.delivered_to, range(len(self.cores))))
         claims = [Claim("C4", "links", "granules delivered, against handed over", delivered, handed_over)]
         for d, link in self.links.items():
@@ -261,6 +278,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "granules in the link port": sum(map(len, core.unsent_stores())) + int(port.dma_tail - port.dma_head),
         "messages in the inbox": int(gpu.inbox_tail - gpu.inbox_head),
         "messages queued at the ingress port": int((core.peers["data_tail"] - core.peers["data_head"]).sum()),
+        "sums of the switch": int(gpu.ingress_port.n_summing),
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
         "granules not loaded by other GPUs": int(gpu.expected_loads - gpu.n_loads),
         "loads outstanding": int(units["outstanding_lines"].sum() + moved["outstanding_lines"].sum()),

@@ -75,9 +75,10 @@ class RingMachine(Machine):
         for d in self.order if n_devices > 1 else ():
             self.connect(d)
         self._heard = [self.senders_to(d) for d in range(n_devices)]
-        # For each device, of each that it hears from: what that has sent, and by the end of which window.
+        # For each device, of each that it hears from and of itself (multicast): what that has sent, by the end of which
+        # window.
         self._arrived: list[dict[int, deque[tuple[int, NDArray[Any]]]]] = [
-            {sender: deque() for sender in senders} for senders in self._heard
+            {sender: deque() for sender in (*senders, d)} for d, senders in enumerate(self._heard)
         ]
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:

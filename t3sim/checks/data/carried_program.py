@@ -14,7 +14,7 @@ from t3sim.checks.data.places import NOWHERE, Ints, Wire, granule_of, occurrence
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
-from t3sim.gpu.in_flight import uncompiled
+from t3sim.gpu.in_flight import FETCHED, uncompiled
 from t3sim.gpu.units import codes, signals
 from t3sim.gpu.units.l2.l2_slice import DIRTY_MASK, line_of
 from t3sim.program.operations import Content, Gemm
@@ -246,12 +246,15 @@ class CarriedProgram:
     def take_messages(self, m: int, messages: NDArray[Any]) -> None:
         """Send granules that GPU *m* put on the wire; what it has read for them has been executed."""
         messages = messages[messages["kind"] < codes.SIGNAL]
-        is_fetched = messages["kind"] == codes.REMOTE_READ
+        is_fetched = np.isin(messages["kind"], FETCHED)
         self._take_fetched(m, messages[is_fetched])
         messages = messages[~is_fetched]
-        flow, distance, tile = self.flows[m], messages["distance"] % self.n, messages["tile"]
-        made = flow.made_by(tile, messages["granule"])
-        place = np.where(tile < 0, self.map.place(messages["granule"]), flow.place[made])
+        is_to_all = messages["distance"] == codes.EVERY
+        spread = np.where(is_to_all, messages["granule"] >> codes.SPREAD_SHIFT, 0)
+        granule = np.where(is_to_all, messages["granule"] & codes.PLACE_MASK, messages["granule"])
+        flow, distance, tile = self.flows[m], np.where(is_to_all, 0, messages["distance"] % self.n), messages["tile"]
+        made = flow.made_by(tile, granule)
+        place = np.where(tile < 0, self.map.place(granule), flow.place[made])
         there = np.where(tile < 0, place, np.where(made < 0, -1, self.map.size + made))
         items = flow.sent.take(flow.key(messages["signal"], distance, there))
         is_due = items != NOWHERE
@@ -263,11 +266,13 @@ class CarriedProgram:
         self.left[m][flow.head[made[is_translated]]] = values[is_translated, GIVERS]
         wrong = ~is_right & (is_translated | self.is_mirrored)
         self._note_at(wrong, m, place, "a granule sent with the wrong value or contributors")
-        for one in np.unique(distance[~is_translated]).tolist():
-            at = (distance == one) & ~is_translated
+        is_to_all, spread, granule = is_to_all[is_due], spread[is_due], granule[is_due]
+        for one in range(self.n) if is_to_all.any() else np.unique(distance[~is_translated]).tolist():
+            at = ((distance == one) | is_to_all) & ~is_translated
             receiver = 0 if self.is_mirrored else (m + one) % self.n
             sent = self.elements.turned(values[at], -one) if self.is_mirrored else values[at]
-            to = np.where(made[at] < 0, place[at], self.flows[receiver].place[made[at]])
+            here = np.where(is_to_all[at], self.map.place(granule[at] - one * spread[at]), place[at])
+            to = np.where(made[at] < 0, here, self.flows[receiver].place[made[at]])
             self.wires[receiver].send(to, sent, messages["signal"][is_due][at])
 
     def _take_fetched(self, m: int, messages: NDArray[Any]) -> None:

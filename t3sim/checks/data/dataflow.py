@@ -160,7 +160,7 @@ class Dataflow:
             read = (wire, sent) if is_received else (offsets, items)
             granules = wide_granules(step, operand, self.program.line) if step["is_wide"] else first + read[0]
             place, distance = self._map.place(granules), int(step["source"] + operand * step["source_stride"])
-            if distance % self.program.n:
+            if distance % self.program.n or step["is_reduced"]:
                 self._fetched.append((self.key(NONE, distance, place), read[1]))
             else:
                 self._reads.append((place, read[1]))
@@ -168,7 +168,8 @@ class Dataflow:
             self._kept.append((self._map.place(step["kept_at"] + offsets), items))
         if step["send"] >= 0:
             there = self._map.place(step["destination"] + wire)
-            self._sent.append((self.key(step["post_signal"], step["distance"], there), sent))
+            distance = 0 if step["is_multicast"] else step["distance"]
+            self._sent.append((self.key(step["post_signal"], distance, there), sent))
             if step["send"] == UPDATE:
                 self.zeros[there] = True
 

@@ -28,6 +28,7 @@ OPERAND_READ = 0
 DMA_READ = 1
 COLLECTIVE_READ = 2
 REMOTE_READ = 3  # for another GPU; the message that brings it what was read has this kind too
+CONTRIBUTION = 4  # of messages only: what was read for a sum that the switch makes
 WRITE_BACK = WRITE_BIT
 LOCAL_STORE = WRITE_BIT + 1
 INCOMING_WRITE = WRITE_BIT + 2
@@ -40,8 +41,15 @@ N_KINDS = 32
 SIGNAL = 32  # posts a signal when all that was sent before it has been taken in
 CREDIT = 33  # gives back room in the ingress buffer of the GPU that it comes from
 LOAD = 34  # asks for granules of a line
-POLL = 35  # asks for the value of a signal
-POLLED = 36  # answers that
+LOAD_SUM = 35  # asks all GPUs for those granules, which the switch adds up
+POLL = 36  # asks for the value of a signal
+POLLED = 37  # answers that
+
+# Instead of the distance of a GPU: the switch sends a message on to every GPU, the sender included.  Its granule is the
+# place at the sender and, shifted, how many granules before that the place on the next GPU lies.
+EVERY = -1
+SPREAD_SHIFT = 34
+PLACE_MASK = (1 << SPREAD_SHIFT) - 1
 
 # A place inside a channel, packed with the kind of the request: row, column, bank, class (in the DRAM queue), kind.
 KIND_MASK = N_KINDS - 1

@@ -51,9 +51,11 @@ MESSAGE = record_dtype(
     ("tile", "i4"),  # wavefront tile there that it is stored to, or -1; of loads and polls, who asks
     ("signal", "i4"),  # of the GPU that it goes to, which it posts; -1: none; of a LOAD, how many granules
     ("packet", "i2"),  # bytes of the store that it is a part of, which decide how long it is on the wire
-    ("unit", "i2"),  # compute unit or copy engine that stores it, until it is on the wire; -1: none
+    # compute unit or copy engine that stores it, until it is on the wire; -1: none; of a sum, what has come of it
+    ("unit", "i2"),
     ("kind", "i2"),  # of the request that it becomes, or SIGNAL and what follows it
-    ("distance", "i2"),  # distance of the GPU that it goes to; when received, of the one that it comes from
+    # distance of the GPU that it goes to, or EVERY; when received, of the one that it comes from, EVERY if a sum
+    ("distance", "i2"),
 )  # fmt: skip
 
 
@@ -355,6 +357,7 @@ def link_port_dtype(layout):
         "payload_cost",  # of it, without the share of the header of its packet
         "header_cost",  # that share, times the bytes of the packet
         "full_packet",  # bytes
+        "multicast_packet",  # bytes, of what goes to all GPUs or into a sum
         "scale", "free_at_scaled",
         "n_queues",  # of stores: 1, or one for each compute unit and one for what no unit stores
         "n_groups",  # of these: those of compute units, and the last queue
@@ -385,6 +388,10 @@ def ingress_port_dtype():
         "ring_size",  # of the arrivals of each GPU, power of two
         "buffer_granules",  # that one GPU may have on the way here
         "n_served",  # messages moved to the inbox
+        "most_sums",  # granules, in the table of the switch
+        "n_summing",  # asked for and not come
+        "n_sums",  # come
+        "sum_cost", "sum_at_scaled",  # from one sum to the next; when the next one can leave the reduction unit
     )  # fmt: skip
 
 
@@ -451,6 +458,7 @@ WIRE = record_dtype(
     "n_gpus",  # by which who sends is told
     "last_at",  # when the last bit of the last message left
     "n_granules",  # put on the wire
+    "n_multicast", "n_contributions",  # of these
 )  # fmt: skip
 
 
@@ -578,6 +586,8 @@ STEP_TABLE = record_dtype(
     "is_received",  # the last operand lies as a step sent it, flags between the data
     "send",  # kind of the message; -1: the result is not sent
     "distance", "destination",  # of the GPU that it is sent to; first granule there
+    "is_reduced",  # the operand is a sum of all GPUs, which the switch makes; ``stride`` from one GPU to the next
+    "is_multicast", "spread",  # it is sent to every GPU, on the next one so many granules before ``destination``
     "kept_at",  # first granule of what is stored in own memory; -1: nothing
     "wait_signal", "wait_at_least",  # before the step starts; -1: none
     "wait_where",  # 1: on the GPUs of the operands
@@ -591,6 +601,7 @@ PEER_TABLE = record_dtype(
     "data_head", "data_tail",  # of what it has sent and the ingress port has not served
     "credit_head", "credit_tail",  # of the credits that it has given back and that have not been taken
     "credits",  # granules that may still be sent to it
+    "n_contributed",  # granules, to sums for this GPU
     "n_freed",  # granules of it that have left the ingress buffer since it was last given credits
 )  # fmt: skip
 

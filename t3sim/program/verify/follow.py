@@ -32,7 +32,15 @@ from t3sim.program.operations import (
     Program,
     wide_granules,
 )
-from t3sim.program.verify.ledger import Knowledge, Ledger, Number, sources_of, step_post, waited_at
+from t3sim.program.verify.ledger import (
+    Knowledge,
+    Ledger,
+    Number,
+    receivers_of,
+    sources_of,
+    step_posts,
+    waited_at,
+)
 from t3sim.program.verify.places import Map, followed_buffers
 from t3sim.program.verify.shadow import BAD, CLOCK, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value
 from t3sim.program.verify.tiles import TileState, parts_in, segments, tile_state
@@ -276,8 +284,7 @@ class Following:
                     clock = yield from self._wait(number, step["wait_signal"], step["wait_at_least"], clock, at)
             if step["n_granules"]:
                 self._move(operation, step, Actor(number, thread, k + 1, having_done(clock, thread, k)))
-            post = step_post(step, operation.flags)
-            if post is not None:
+            for post in step_posts(step, operation.flags, self.n):
                 self._post(r, (i, c), post, post.amount - 1, Knowledge(clock, thread, k + 1))
         return having_done(clock, thread, len(operation.steps))
 
@@ -297,7 +304,10 @@ class Following:
                 self._sum(actor, f"{what}, from", place, index)
         if step["send"] != NONE:
             place = self._spread(moves, step["destination"], n, is_wire=True)
-            self._write(actor, step["distance"], place, value, step["send"])
+            for distance in receivers_of(step, self.n):
+                if step["is_multicast"]:
+                    place = self.map.span(step["destination"] - distance * step["spread"], n)
+                self._write(actor, distance, place, value, step["send"])
         if step["kept_at"] != NONE:
             self._write(actor, 0, self._spread(moves, step["kept_at"], n, is_wire=False), value, STORE)
 

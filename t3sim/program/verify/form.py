@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.program.operations import (
+    AT_OPERANDS,
     CACHED,
     NONE,
     STORE,
@@ -199,13 +200,37 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
         yield f"step {step_name(moves, k)} adds wide elements, pairs of operands in whole lines of the own GPU"
     for k in np.flatnonzero(is_sent & ~np.isin(steps["send"], (STORE, UPDATE)))[:1].tolist():
         yield f"step {step_name(moves, k)} sends as {int(steps['send'][k])}, not STORE or UPDATE"
-    for k in np.flatnonzero(is_sent & ((steps["distance"] < 1) | (steps["distance"] >= program.n)))[:1].tolist():
+    yield from of_switch(moves, program, places)
+    for k in np.flatnonzero(
+        is_sent & (steps["is_multicast"] == 0) & ((steps["distance"] < 1) | (steps["distance"] >= program.n))
+    )[:1].tolist():
         yield f"step {step_name(moves, k)} sends to distance {int(steps['distance'][k])}, of {program.n} ranks"
     for k in outside_of(0, steps["source"], program.n)[:1].tolist():
         where = f"at distance {int(steps['source'][k])}, of {program.n} ranks"
         yield f"operand 0 of step {step_name(moves, k)} lies {where}"
     for k in outside_of(NONE, steps["post_signal"], program.n_signals)[:1].tolist():
         yield f"step {step_name(moves, k)} posts to signal {int(steps['post_signal'][k])}, of {program.n_signals}"
+
+
+def of_switch(moves: Moves, program: Program, places: Map) -> Iterator[str]:
+    """Yield what is malformed in what steps ask of a switch."""
+    steps, n = moves.steps.reshape(-1), program.n
+    to_all, is_sum = steps["is_multicast"] == 1, steps["is_reduced"] == 1
+    is_malformed = (
+        ~np.isin(steps["is_multicast"], (0, 1)) | ~np.isin(steps["is_reduced"], (0, 1)) | (steps["spread"] < 0)
+    )
+    is_malformed |= to_all & ((steps["send"] != STORE) | (steps["distance"] != 0))
+    is_malformed |= (to_all | is_sum) & ((moves.flags != (1, 1)) | (moves.engine is not None))
+    is_malformed |= is_sum & ((steps["n_operands"] != n) | (steps["source"] != 0) | (steps["source_stride"] != 1))
+    is_malformed |= is_sum & ((steps["stride"] > 0) | (steps["is_wide"] > 0) | (steps["wait_where"] == AT_OPERANDS))
+    for k in np.flatnonzero(is_malformed)[:1].tolist():
+        yield f"step {step_name(moves, k)} asks for what a switch does not do: multicast stores, sums over all ranks"
+        return
+    for d in range(1, n if to_all.any() else 1):
+        first = steps["destination"] - d * steps["spread"]
+        for k in places.outside(first, np.where(to_all, steps["n_granules"], 0))[:1].tolist():
+            where = f"at distance {d}, from granule {int(first[k])} on"
+            yield f"destination of step {step_name(moves, k)} {where}, is not inside one buffer"
 
 
 def step_name(moves: Moves, k: int) -> str:

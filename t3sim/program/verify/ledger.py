@@ -63,7 +63,7 @@ class Ledger:
         self.posters: list[dict[int, set[Number]]] = [{} for _ in programs]
         for r, program in enumerate(programs):
             for i, operation in enumerate(program.operations):
-                for chain, post in posts_of(i, operation, tiles[r].get(i)):
+                for chain, post in posts_of(i, operation, tiles[r].get(i), n):
                     to, key = self.at(r, post.distance), (-post.distance % n, chain)
                     of_signal = self.totals[to].setdefault(post.signal, {})
                     of_signal[key] = of_signal.get(key, 0) + post.amount
@@ -98,7 +98,7 @@ class Ledger:
         return clock
 
 
-def posts_of(i: int, operation: Operation, state: TileState | None) -> Iterator[tuple[Hashable, Post]]:
+def posts_of(i: int, operation: Operation, state: TileState | None, n: int) -> Iterator[tuple[Hashable, Post]]:
     """Yield what operation *i* posts and which thread of its rank does; of a GEMM what its workgroups do together."""
     for post in operation.posts:
         yield ("stream", operation.stream), post
@@ -110,18 +110,23 @@ def posts_of(i: int, operation: Operation, state: TileState | None) -> Iterator[
     elif isinstance(operation, Moves):
         for row in operation.steps:
             for c, step in enumerate(row):
-                post_of_step = step_post(step, operation.flags)
-                if post_of_step is not None:
+                for post_of_step in step_posts(step, operation.flags, n):
                     yield (i, c), post_of_step
 
 
-def step_post(step: np.void | dict[str, int], flags: tuple[int, int]) -> Post | None:
-    """Return what a step posts, all granules together, None if nothing."""
+def step_posts(step: np.void | dict[str, int], flags: tuple[int, int], n: int) -> list[Post]:
+    """Return what a step of one of *n* ranks posts, all granules together."""
     is_sent, n_granules = step["send"] != NONE, int(step["n_granules"])
     if step["post_signal"] == NONE or n_granules == 0:
-        return None
+        return []
     amount = sent_granules(n_granules, flags) if is_sent else n_granules
-    return Post(int(step["post_signal"]), int(step["distance"]) if is_sent else 0, amount)
+    distances = receivers_of(step, n) if is_sent else [0]
+    return [Post(int(step["post_signal"]), distance, amount) for distance in distances]
+
+
+def receivers_of(step: np.void | dict[str, int], n: int) -> list[int]:
+    """Return the distances of the ranks, of *n*, that a step which sends sends to."""
+    return list(range(n)) if step["is_multicast"] else [int(step["distance"])]
 
 
 def waits_of(operation: Operation, n: int) -> list[tuple[int, int, int]]:

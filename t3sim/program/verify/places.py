@@ -77,6 +77,12 @@ def followed_buffers(programs: Sequence[Program]) -> set[str]:
                 steps = operation.steps[operation.steps["n_granules"] > 0]
                 places += [steps["kept_at"], steps["operand"][steps["n_operands"] > 0]]
                 places.append(steps["destination"][steps["send"] != NONE])
+                operands = range(1, int(steps["n_operands"].max(initial=0)))
+                places += [(steps["operand"] + j * steps["stride"])[steps["is_reduced"] > 0] for j in operands]
+                to_all = steps[steps["is_multicast"] > 0]
+                places += [
+                    to_all["destination"] - d * to_all["spread"] for d in range(1, program.n if len(to_all) else 1)
+                ]
         for place in places:
             granules = np.asarray(place, np.int64).ravel()
             found.update(every.number(granules[granules >= 0]).tolist())

@@ -11,6 +11,8 @@ from t3sim.validation.bench import OPS, Bench, one
 from t3sim.validation.kinds.interface import ComparedKind
 from t3sim.validation.point import Comparison, NotSimulatedError, Point, Term
 
+# Algorithms that NCCL may have been held to, and what simulates them.
+HELD = {"Ring": "nccl-ring", "NVLS": "nccl-nvls"}
 LIMITED = "channel_limited_collectives"  # told apart in the tables
 
 
@@ -24,9 +26,11 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
         if protocol not in {"auto", "Simple"}:
             raise NotSimulatedError(f"the machine is not held to the protocol {protocol}")
         op, algorithm = OPS[str(row["collective"])], str(row.values.get("algorithm", NCCL))
+        if held := row.values.get("nccl_algo"):
+            algorithm = HELD[str(spelled_as(str(held), HELD))]
         if algorithm not in ALGORITHMS:
             raise NotSimulatedError(f"{algorithm}: no such algorithm is simulated; those are {', '.join(ALGORITHMS)}")
-        if algorithm != NCCL and op != "all-reduce":
+        if algorithm not in {NCCL, *HELD.values()} and op != "all-reduce":
             raise NotSimulatedError(f"{algorithm} is an all-reduce, not {op}")
         return one(Term(bench.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol, algorithm)))
 
@@ -41,8 +45,8 @@ def _not_one_ring(row: Measurement) -> str:
         return f"{row['hosts']} hosts: transfers between hosts are not modelled"
     if name not in OPS:
         return f"{name.replace('_', '-')}: no such collective is simulated"
-    if spelled_as(algorithm, ["Ring"]) != "Ring":
-        return f"{algorithm}: NCCL was held to this algorithm; rings are simulated"
+    if spelled_as(algorithm, HELD) not in HELD:
+        return f"{algorithm}: NCCL was held to this algorithm; {' and '.join(HELD)} are simulated"
     return ""
 
 

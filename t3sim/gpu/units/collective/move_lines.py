@@ -5,7 +5,8 @@ own; loads go past the tags of the L2, which may have what was stored lately (de
 which a kernel that comes while GEMMs run has what their LDS leaves (decision 38); wavefronts' loads are wide and take
 longer (decision 42); a line goes to another GPU, to the own memory or to both.
 An operand on another GPU is asked for line by line, one message each, which waits in the port like a store; what has
-been read there comes back over the link (``mailbox``).
+been read there comes back over the link (``mailbox``).  A sum over all GPUs that the switch makes is asked for in the
+same way, with one message to all of them, as long as the table of the switch has a place for it.
 Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
 share of the path to the L2.
 Leaves out: reads of what GEMMs have stored through the L2, and that is still there (the paper charges them to DRAM).
@@ -84,10 +85,13 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
         n_granules = sent_granules(gpu, moves, step, line)
         address = base + line * gpu.l2.granules_per_line * moves.buffer_places
     distance = source_of(moves, step, operand) if step.is_remote else 0
+    if step.is_reduced:
+        distance = codes.EVERY
     channel_id = channel_of(gpu, address)
     is_found = distance == 0 and is_retained(gpu.l2, address)
-    if distance > 0:
-        if not has_buffer_room(gpu.link_port, cu.store_queue, 1):
+    if distance != 0:
+        has_place = distance > 0 or gpu.ingress_port.n_summing + n_granules <= gpu.ingress_port.most_sums
+        if not has_place or not has_buffer_room(gpu.link_port, cu.store_queue, 1):
             note_refused(cu, codes.FOR_LINK, 0)
             return NO_ROOM_IN_PORT
     elif not is_found and not finds_room(gpu, cu_index, channel_id, moves.traffic_class, n_granules):
@@ -97,8 +101,13 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
     part.outstanding_lines += 1
     cu.outstanding_granules += n_granules * cu.is_taken
     tag = cu_index * len(part.line_index) + entry
-    if distance > 0:
-        buffer_store(gpu, store_queue, cu_index, codes.LOAD, distance, tag, address, n_granules, gpu.granule_bytes, at)
+    if distance != 0:
+        kind = codes.LOAD
+        if distance == codes.EVERY:
+            kind = codes.LOAD_SUM
+            address += -step.stride << codes.SPREAD_SHIFT
+            gpu.ingress_port.n_summing += n_granules
+        buffer_store(gpu, store_queue, cu_index, kind, distance, tag, address, n_granules, gpu.granule_bytes, at)
         gpu.n_asked += 1
     elif is_found:
         gpu.l2.n_found += n_granules
@@ -151,9 +160,13 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
             note_stored(gpu.l2, kept + i, codes.COLLECTIVE_WRITE)
     if is_sent:
         there = step.destination + line * gpu.l2.granules_per_line * moves.buffer_places
+        distance = step.distance
+        if step.is_multicast:
+            distance = codes.EVERY
+            there += step.spread << codes.SPREAD_SHIFT
         for i in range(n_sent):
             buffer_store(
-                gpu, store_queue, cu_index, step.send, step.distance, -1, there + i, step.post_signal, step.packet, at
+                gpu, store_queue, cu_index, step.send, distance, -1, there + i, step.post_signal, step.packet, at
             )
         cost += (moves.store_ticks + moves.header_ticks) * n_sent // n_granules
     return cost

@@ -11,8 +11,8 @@ operations post).  Where a FIFO is full, stores wait in the units, which take tu
 46).  FIFOs whose first can leave take turns on the wire.  Both turns are of a packet.  There is no order between
 queues; who needs one asks ``is_sent_until`` (``command_processor``).
 Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for it, and all
-behind it wait, too.  Each packet carries a header, so small stores take longer for the same data; a
-load is a header alone.
+behind it wait, too.  A multicast store leaves once, when all GPUs have room for it.  Each packet carries a header, so
+small stores take longer for the same data; a load is a header alone.
 The latency belongs to ``wire``.
 Pinned by tests/kernel/test_link_port.py and test_store_queues.py.
 """
@@ -119,7 +119,8 @@ def buffer_store(gpu, store_queue, unit, kind, distance, tile, granule, signal, 
 def queue_dma_data(port, dma_queue, kind, distance, tile, granule, signal, ready_at):
     """Queue one granule of the DMA engine, which bounds how many there are; NEVER: its data are on their way."""
     entry = dma_queue[port.dma_tail % len(dma_queue)]
-    write_message(entry, ready_at, kind, distance, tile, granule, signal, port.full_packet)
+    packet = port.multicast_packet if kind == codes.CONTRIBUTION else port.full_packet
+    write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
     port.dma_tail += 1
 
 
@@ -130,17 +131,40 @@ def dma_queued(port):
 
 
 @kernel
+def is_load(message):
+    """Return whether a message asks for data."""
+    return message.kind == codes.LOAD or message.kind == codes.LOAD_SUM
+
+
+@kernel
 def wire_cost(port, message):
     """Return how long a message is on the wire, in 1/scale ticks; without data a load is a header, all else nothing."""
     if message.kind >= codes.SIGNAL:
-        return port.header_cost // message.packet if message.kind == codes.LOAD else 0
+        return port.header_cost // message.packet if is_load(message) else 0
     return port.payload_cost + port.header_cost // message.packet
 
 
 @kernel
 def may_leave(gpu, peers, message):
     """Return whether there is room for a message where it goes."""
-    return gpu.ingress_port.is_there == 0 or message.kind >= codes.SIGNAL or peers[message.distance].credits > 0
+    if gpu.ingress_port.is_there == 0 or message.kind >= codes.SIGNAL or message.kind == codes.CONTRIBUTION:
+        return True
+    if message.distance != codes.EVERY:
+        return peers[message.distance].credits > 0
+    for distance in range(len(peers)):
+        if peers[distance].credits <= 0:
+            return False
+    return True
+
+
+@kernel
+def take_credit(peers, message):
+    """A granule goes on the wire: it takes room where it goes; of the sum it is for, the switch has kept room."""
+    if message.distance != codes.EVERY:
+        peers[message.distance].credits -= message.kind != codes.CONTRIBUTION
+        return
+    for distance in range(len(peers)):
+        peers[distance].credits -= 1
 
 
 @kernel
@@ -267,7 +291,7 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
         else:
             port.n_sent += 1
             if gpu.ingress_port.is_there:
-                peers[entry.distance].credits -= 1
+                take_credit(peers, entry)
         complete_at = (port.free_at_scaled + port.scale - 1) // port.scale
         write_message(
             outbox[gpu.n_outbox], complete_at, entry.kind, entry.distance, entry.tile, entry.granule, entry.signal,

@@ -15,7 +15,7 @@ from t3sim.gpu.units.collective.move_lines import deliver_collective_read
 from t3sim.gpu.units.dram.address_map import channel_of, granule_address, memory_cycle, place_of
 from t3sim.gpu.units.dram.memory_controller import has_room, request
 from t3sim.gpu.units.l2.l2_slice import note_stored
-from t3sim.gpu.units.link.link_port import queue_dma_data, write_message
+from t3sim.gpu.units.link.link_port import is_load, queue_dma_data, write_message
 from t3sim.gpu.units.signals import NO_SIGNAL, post, store_tag
 
 
@@ -30,7 +30,7 @@ def receive_messages(gpu, inbox, tiles, steps, signals, dma_queue, outbox, slot_
         if message.kind >= codes.SIGNAL:
             if message.kind == codes.SIGNAL:
                 post(gpu, signals, message.signal, message.granule)
-            elif message.kind == codes.LOAD:
+            elif is_load(message):
                 if not serve_load(gpu, message, dma_queue):
                     return
             elif message.kind == codes.POLL:
@@ -75,6 +75,7 @@ def take_store(gpu, message, tiles):
 def serve_load(gpu, message, dma_queue):
     """Read the granules that a load asks for, each with a place in what leaves; return whether there is room."""
     n_granules = int(message.signal)
+    kind = codes.REMOTE_READ if message.kind == codes.LOAD else codes.CONTRIBUTION
     channel_id = channel_of(gpu, message.granule)
     if not has_room(gpu.channels[channel_id], gpu.inbound_class, n_granules):
         return False
@@ -83,8 +84,7 @@ def serve_load(gpu, message, dma_queue):
         place = place_of(gpu, message.granule + i, codes.REMOTE_READ)
         request(gpu, channel_id, gpu.inbound_class, place, gpu.link_port.dma_tail, at)
         queue_dma_data(
-            gpu.link_port, dma_queue, codes.REMOTE_READ, message.distance, message.tile, message.granule + i, NO_SIGNAL,
-            codes.NEVER,
+            gpu.link_port, dma_queue, kind, message.distance, message.tile, message.granule + i, NO_SIGNAL, codes.NEVER,
         )  # fmt: skip
     gpu.n_loads += n_granules
     return True

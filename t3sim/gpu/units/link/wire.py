@@ -6,12 +6,15 @@ the wire checks that the port kept to the rate, and counts.  Credits, signals an
 on it; what asks for data takes that of a header.
 Messages travel in batches, one per quantum, each message with its own time.  What arrives waits in the inbox, behind a
 switch in front of the ingress port, in a ring for each GPU that sends.  In mirrored mode a GPU hears itself.
+A multicast store, or a load of a sum, leaves once and arrives at every GPU.  What GPUs contribute to a sum goes into
+the table of the switch.
 Leaves out: errors and their repetition; hops of a switch, which are a part of the latency.
 Pinned by tests/network/test_link.py and tests/network/test_wire.py.
 """
 
 from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.link.link_port import is_load, write_message
 
 
 @kernel
@@ -26,7 +29,7 @@ def carry(wire, messages, n_messages):
     for i in range(n_messages):
         message = messages[i]
         is_granule = message.kind < codes.SIGNAL
-        if is_granule or message.kind == codes.LOAD:
+        if is_granule or is_load(message):
             if message.at < last_at:
                 return False
             last_at = message.at
@@ -37,8 +40,10 @@ def carry(wire, messages, n_messages):
             if is_granule:
                 cost += wire.payload_cost
                 wire.n_granules += 1
+                wire.n_multicast += message.distance == codes.EVERY
+                wire.n_contributions += message.kind == codes.CONTRIBUTION
         message.at += wire.latency_ticks
-        if message.distance != 0:
+        if message.distance > 0:
             message.distance = wire.n_gpus - message.distance
     is_in_time = cost <= (last_at - wire.last_at + 1) * wire.scale
     wire.last_at = last_at
@@ -53,8 +58,9 @@ def take_in(gpu, peers, arrivals, inbox, messages, first, n_messages):
     """
     n_taken = first
     while n_taken < n_messages and finds_room(gpu, peers, arrivals, inbox, messages[n_taken]):
-        if messages[n_taken].kind == codes.LOAD:
-            gpu.n_asked_for += messages[n_taken].signal
+        if is_load(messages[n_taken]):
+            n_askers = len(peers) if messages[n_taken].distance == codes.EVERY else 1
+            gpu.n_asked_for += messages[n_taken].signal * n_askers
         n_taken += 1
     note_waiting(gpu, peers)
     return n_taken
@@ -70,6 +76,11 @@ def finds_room(gpu, peers, arrivals, inbox, message):
         gpu.inbox_tail += 1
         return True
     size = gpu.ingress_port.ring_size
+    if message.kind == codes.CONTRIBUTION:
+        contribute(gpu, peers, arrivals, message)
+        return True
+    if message.distance == codes.EVERY:
+        return hears_from_all(gpu, peers, arrivals, message)
     peer = peers[message.distance]
     if message.kind == codes.CREDIT:
         if peer.credit_tail - peer.credit_head == size:
@@ -81,6 +92,51 @@ def finds_room(gpu, peers, arrivals, inbox, message):
         return False
     arrivals[message.distance * size + (peer.data_tail & (size - 1))] = message
     peer.data_tail += 1
+    return True
+
+
+@kernel
+def contribute(gpu, peers, arrivals, message):
+    """Add a granule to the sum that it is for: what a GPU contributes comes in the order in which it was asked for."""
+    peer = peers[message.distance]
+    size = gpu.ingress_port.ring_size
+    entry = arrivals[2 * len(peers) * size + (peer.n_contributed & (size - 1))]
+    if entry.unit == 0:
+        entry.at = 0
+    n_come = entry.unit + 1
+    at = max(entry.at, message.at)
+    entry.at = at
+    entry.kind = codes.REMOTE_READ
+    entry.distance = codes.EVERY
+    entry.tile = message.tile
+    entry.granule = message.granule
+    entry.signal = message.signal
+    entry.packet = message.packet
+    entry.unit = n_come
+    peer.n_contributed += 1
+
+
+@kernel
+def place_on(granule, distance, n_gpus):
+    """Return the place of a message to every GPU on the one that hears it from *distance*."""
+    hops = n_gpus - distance if distance > 0 else 0
+    return (granule & codes.PLACE_MASK) - hops * (granule >> codes.SPREAD_SHIFT)
+
+
+@kernel
+def hears_from_all(gpu, peers, arrivals, message):
+    """One GPU stands for all: what it sends to every GPU reaches it from each of them; return whether there is room."""
+    size = gpu.ingress_port.ring_size
+    for distance in range(len(peers)):
+        if peers[distance].data_tail - peers[distance].data_head == size:
+            return False
+    for distance in range(len(peers)):
+        entry = arrivals[distance * size + (peers[distance].data_tail & (size - 1))]
+        write_message(
+            entry, message.at, message.kind, distance, message.tile,
+            place_on(message.granule, distance, len(peers)), message.signal, message.packet,
+        )  # fmt: skip
+        peers[distance].data_tail += 1
     return True
 
 

@@ -1,0 +1,33 @@
+"""NCCL's choice of collectives in the switch (NVLS), and of their pieces.
+
+Source: NCCL 2.29, ``src/enqueue.cc`` (``calcCollChunking``) and ``src/graph/tuning.cc`` (latency and bandwidth).
+Pinned by ``tests/collective/test_nvls.py``.
+"""
+
+from fractions import Fraction
+
+from t3sim.collective.choice import expected_time
+from t3sim.collective.schedule import Op
+from t3sim.config.machine import MachineSpec, NvlsSpec
+
+KIB = 1 << 10
+# Largest piece of an array that is smaller than so many of these pieces at a time, on all channels.
+PIECES = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+
+
+def piece_bytes(spec: NvlsSpec, n_channels: int, n_devices: int, size: int) -> int:
+    """Return the bytes of a chunk that a channel takes at a time, of an array of *size* bytes."""
+    piece = spec.piece
+    for times, smaller in PIECES:
+        if size < times * n_channels * n_devices * piece:
+            piece = min(piece, smaller)
+    return piece
+
+
+def takes_switch(machine: MachineSpec, op: Op, n_devices: int, size: int) -> bool:
+    """Return whether NCCL expects an all-reduce of *size* bytes in the switch to be faster than its rings."""
+    kernel = machine.gpu.collective_kernel
+    if op != "all-reduce" or kernel.nvls is None or kernel.expected is None or machine.link.multicast is None:
+        return False
+    in_switch = kernel.nvls.expected.start + Fraction(size * 10**12, kernel.nvls.expected.bandwidth)
+    return n_devices >= kernel.nvls.least_gpus and in_switch < expected_time(kernel, op, n_devices, size)[1]
