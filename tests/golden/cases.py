@@ -63,9 +63,11 @@ def gemm(machine: Case, strategy: str, workload: Case, *, params: Case | None = 
     return {**case, "tiling": "gemm-256x128", **more}
 
 
-def ring(machine: Case, op: str, size: str, gpus: int = 4, **more: Any) -> dict[str, Any]:
+def ring(
+    machine: Case, op: str, size: str, gpus: int = 4, *, algorithm: str | None = None, **more: Any
+) -> dict[str, Any]:
     """Return the case of a collective on its own."""
-    collective = {"op": op, "size": size, "gpus": gpus}
+    collective = {"op": op, "size": size, "gpus": gpus, **({"algorithm": algorithm} if algorithm else {})}
     return {"machine": machine, "workload": {"collective": collective}, "strategy": "sequential", **more}
 
 
@@ -149,6 +151,13 @@ def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
     retained = {"preset": "h200", "gpu": {"l2": {"retention": "128 KiB"}}}
     yield "h200 reduce-scatter short retention", ring(channels(retained, 4, "simple"), "reduce-scatter", "1 MiB")
     yield "h200 all-gather explicit", ring(whole, "all-gather", "1 MiB", 2, **EXPLICIT)
+    in_switch = {**H200, "gpu": {**H200["gpu"], "collective_kernel": {"channels": 4, "nvls": {"channels": 2}}}}
+    yield "h200 NVLS all-reduce", ring(in_switch, "all-reduce", "1 MiB", 5, algorithm="nccl-nvls")
+    yield (
+        "h200 NVLS reduce-scatter explicit",
+        ring(in_switch, "reduce-scatter", "256 KiB", 3, algorithm="nccl-nvls", **EXPLICIT),
+    )
+    yield "h200 multimem all-reduce", ring(in_switch, "all-reduce", "1 MiB", algorithm="vllm-multimem")
     panels = {
         "preset": "gemm-256x128",
         "workgroup_tile": [128, 128],
