@@ -19,7 +19,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml tools/setup-venv
+$(STAMP): pyproject.toml t3lab/pyproject.toml t3study/pyproject.toml tools/setup-venv
 	@tools/setup-venv $(STAMP) $(PYTHON)
 
 demo: $(STAMP)
@@ -44,4 +44,4 @@ bench: $(STAMP)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist results
-	find t3sim tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find t3sim t3lab t3study tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

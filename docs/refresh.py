@@ -25,8 +25,8 @@ from typing import Any
 import pandas as pd
 from PIL import Image
 
+from t3lab.report.validation import Validation, error_text, held_out, read_validation, summary_of, unused
 from t3sim.analysis.figures import figures_of
-from t3sim.analysis.validation import Validation, error_text, held_out, read_validation, summary_of, unused
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.experiment.running.runner import Outcome, run
 from t3sim.results.record import RunRecord

@@ -5,6 +5,7 @@ A message says what was found, where, and what is allowed; it never needs a trac
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,8 @@ from typing import Any, ClassVar
 
 # What `t3sim[study]` adds: worker processes, figures, reports, comparisons with measurements.
 STUDY = ("pandas", "matplotlib", "jinja2", "dask", "distributed", "cryptography", "psutil")
-PACKAGE = str(Path(__file__).parent)
+# The folders of t3sim and of what extends it (see t3sim/companions.py): code below them is not a user's.
+PACKAGES = tuple(f"{Path(__file__).parent.with_name(name)}{os.sep}" for name in ("t3sim", "t3lab", "t3study"))
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -123,7 +125,7 @@ def lacking(what: str) -> str | None:
 
 def is_of_a_user(path: str) -> bool:
     """Return whether a source file is neither t3sim's nor a library's."""
-    return not path.startswith(("<", PACKAGE, *LIBRARIES))
+    return not path.startswith(("<", *PACKAGES, *LIBRARIES))
 
 
 def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
@@ -155,7 +157,7 @@ def code_of_a_user(function: Any, what: str, *, is_all_of_it: bool) -> Iterator[
     except T3SimError:
         raise
     except (Exception, SystemExit) as error:
-        was_in_t3sim = not is_all_of_it and any(f.filename.startswith(PACKAGE) for f in frames_of(error)[-1:])
+        was_in_t3sim = not is_all_of_it and any(f.filename.startswith(PACKAGES) for f in frames_of(error)[-1:])
         if was_in_t3sim or not is_of_a_user(home[0]):
             raise
         raise PluginError.of(error, what, home) from error
@@ -167,3 +169,7 @@ class PointsFailed(T3SimError, exit_code=6):
 
 class EnvironmentFailure(T3SimError, exit_code=5):
     """The host failed: disk, rights, lock, cluster."""
+
+
+class NotInstalledError(EnvironmentFailure, exit_code=5):
+    """A package that extends t3sim is asked for and not installed."""

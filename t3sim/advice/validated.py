@@ -16,7 +16,8 @@ from typing import Annotated
 from pydantic import Field
 
 from t3sim.config.experiment import Kernels, RunSpec
-from t3sim.config.machine import Count, MachineSpec, OperatingPoint, Spec
+from t3sim.config.machine import Count, MachineSpec, Spec
+from t3sim.config.operating_points import OperatingPoint
 from t3sim.config.resolve import resolve_kernels, resolve_machine
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position, load_yaml

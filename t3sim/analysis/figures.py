@@ -7,17 +7,18 @@ imported when they are used, so that a name can be checked without matplotlib.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from t3sim.errors import InputDataError, UsageError
+from t3sim.companions import module_of
+from t3sim.errors import InputDataError, NotInstalledError, UsageError
 from t3sim.registry import unknown_name
 
 if TYPE_CHECKING:
     from t3sim.analysis.folder import Results
     from t3sim.analysis.style import Drawing
 
+NoFigure = InputDataError | NotInstalledError  # why a figure cannot be drawn
 FIGURES: dict[str, str] = {
     # name -> "module", or "module:function", of a function draw(results, columns)
     "speedup": "t3sim.analysis.bar_figures:draw_speedup",
@@ -26,7 +27,7 @@ FIGURES: dict[str, str] = {
     "dram_over_time": "t3sim.analysis.dram_over_time",
     "waits": "t3sim.analysis.waits",
     "timeline": "t3sim.analysis.timeline",
-    "cu_sharing": "t3sim.study.cu_sharing",
+    "cu_sharing": "t3study.cu_sharing",
     "sweep": "t3sim.analysis.sweep",
     "layer": "t3sim.analysis.layer",
     "sensitivity": "t3sim.analysis.sensitivity",
@@ -48,27 +49,30 @@ def check_figure_names(names: Sequence[str]) -> None:
 def draw_figure(name: str, results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw figure *name* of *results*, 1 or 2 journal *columns* wide; None: as wide as it needs.
 
-    Raises ``UsageError`` for an unknown name, ``InputDataError`` if the results do not have what it shows.
+    Raises ``UsageError`` for an unknown name, ``InputDataError`` if the results do not have what it shows,
+    ``NotInstalledError`` if it is a figure of a package that is not installed.
     """
     from t3sim.analysis.style import journal_style
 
     check_figure_names([name])
     module, _, function = FIGURES[name].partition(":")
-    draw: Callable[[Results, int | None], list[Drawing]] = getattr(import_module(module), function or "draw")
+    draw: Callable[[Results, int | None], list[Drawing]] = getattr(
+        module_of(module, f"the figure {name}"), function or "draw"
+    )
     with journal_style():
         return draw(results, columns)
 
 
 def draw_figures(
     results: Results, names: Sequence[str], columns: int | None = None,
-    on_missing: Callable[[str, InputDataError], None] = lambda *_: None,
+    on_missing: Callable[[str, NoFigure], None] = lambda *_: None,
 ) -> Iterator[tuple[str, list[Drawing]]]:  # fmt: skip
-    """Yield each of the figures *names* that can be drawn; *on_missing* is called for those without data."""
+    """Yield each of the figures *names* that can be drawn; *on_missing* is called for all others, with the reason."""
     check_figure_names(names)
     for name in names:
         try:
             drawings = draw_figure(name, results, columns)
-        except InputDataError as error:
+        except (InputDataError, NotInstalledError) as error:
             on_missing(name, error)
         else:
             yield name, drawings
@@ -90,9 +94,9 @@ def figures_of(
 
     results = read_folder(folder)
     wanted = list(names or results.figures)
-    problems: list[InputDataError] = []
+    problems: list[NoFigure] = []
 
-    def note(name: str, error: InputDataError) -> None:
+    def note(name: str, error: NoFigure) -> None:
         if on_missing is None:
             raise error
         problems.append(error)

@@ -10,11 +10,12 @@ import base64
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from t3sim.analysis.pictures import Picture
 
 PIXELS_PER_INCH = 140
+SHARED = "t3sim.analysis"  # the package of the templates that all pages use
 
 
 class Column(NamedTuple):
@@ -93,9 +94,11 @@ def manifest_text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def rendered(template: str, **values: Any) -> str:
-    """Return the page that *template* makes of *values*; one that is missing is an error."""
-    environment = Environment(
-        loader=PackageLoader("t3sim.analysis"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
+def rendered(template: str, package: str = SHARED, **values: Any) -> str:
+    """Return the page that *template* of *package* makes of *values*; one that is missing is an error.
+
+    A template may use those of this package.
+    """
+    loader = ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, SHARED))])
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
     return environment.get_template(template).render(**values)

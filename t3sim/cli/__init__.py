@@ -6,7 +6,6 @@ Each command lives in a module of its own, which is imported when the command is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import click
 
 from t3sim import __version__
 from t3sim.cli._errors import ReaderGoneError, run_reporting_errors
+from t3sim.companions import module_of
 from t3sim.registry import unknown_name
 
 COMMANDS = {  # each a function in the module of its name
@@ -31,6 +31,7 @@ COMMANDS = {  # each a function in the module of its name
     "calibrate": "Fit a machine to measurements of GPUs.",
     "measure": "Measure the GPUs of this machine.",
 }
+LABORATORY = ("validate", "calibrate", "measure")  # the commands that are modules of t3lab.cli, not of t3sim.cli
 PATH = click.Path(path_type=Path)  # of an option or an argument
 
 
@@ -45,7 +46,8 @@ class LazyGroup(click.Group):
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"t3sim.cli.{cmd_name}"), cmd_name)
+        package = "t3lab" if cmd_name in LABORATORY else "t3sim"
+        command: click.Command = getattr(module_of(f"{package}.cli.{cmd_name}", f"the command {cmd_name}"), cmd_name)
         return command
 
     def resolve_command(

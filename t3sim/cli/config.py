@@ -68,7 +68,7 @@ def folded(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _summary(experiment: Experiment) -> Iterator[str]:
-    from t3sim.config.machine import OPERATING_POINTS
+    from t3sim.config.operating_points import OPERATING_POINTS
 
     n = len(experiment.points)
     yield f"experiment  {experiment.name}: {n} point{'' if n == 1 else 's'}"

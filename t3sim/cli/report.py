@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from t3sim.cli import PATH
 from t3sim.cli.run import note
+from t3sim.companions import module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from t3sim.study.targets import Comparison
+    from collections.abc import Mapping, Sequence
 
 REPORT_NAME = "report.html"
 TARGETS_NAME = "targets.csv"
@@ -43,32 +42,31 @@ def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | N
     from t3sim.config.presets import shipped
     from t3sim.config.yaml_loader import load_yaml
     from t3sim.files import prepare_folder, publish
-    from t3sim.study.targets import compare, read_targets, report_table, targets_csv
 
     if targets_file == PUBLISHED:
         targets_file = str(shipped("validation") / "targets.yaml")
-    targets = read_targets(load_yaml(targets_file).plain(), targets_file) if targets_file else []
+    study = module_of("t3study.targets", "--targets") if targets_file else None
+    targets = study.read_targets(load_yaml(targets_file).plain(), targets_file) if study and targets_file else []
     found = [read_folder(folder) for folder in result_folders(folders, note)]
     page = output or (folders[0] / REPORT_NAME if len(folders) == 1 else Path(REPORT_NAME))
     prepare_folder(page.parent)
-    comparisons = compare(found, targets)
-    contents = {page: report_html(found, report_table(comparisons) if comparisons else None).encode()}
-    if comparisons:
-        contents[page.with_name(TARGETS_NAME)] = targets_csv(comparisons)
-        print_targets(comparisons)
+    comparisons = study.compare(found, targets) if study else []
+    table = study.report_table(comparisons) if study and comparisons else None
+    contents = {page: report_html(found, table).encode()}
+    if study and comparisons:
+        contents[page.with_name(TARGETS_NAME)] = study.targets_csv(comparisons)
+        print_targets(comparisons, study.counts_of(comparisons))
     publish(contents)
     written = [*contents, *(figure_files(found, page.parent / FIGURES_NAME) if has_figures else [])]
     for path in written:
         click.echo(str(path))
 
 
-def print_targets(comparisons: Sequence[Comparison]) -> None:
-    """Show published results beside ours on the terminal, one row per target."""
+def print_targets(comparisons: Sequence[Any], counts: Mapping[str, int]) -> None:
+    """Print published results and ours, one row for each comparison (``t3study.targets``), and *counts* of verdicts."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from t3sim.study.targets import counts_of
 
     table = Table(title="Published results of the T3 study (Pati et al., ASPLOS 2024)", title_justify="left")
     for name in ("target", "what is compared", "published", "ours", "band", "verdict"):
@@ -78,4 +76,4 @@ def print_targets(comparisons: Sequence[Comparison]) -> None:
         table.add_row(*cells, Text(row.verdict, style=_COLOURS[row.verdict]))
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     console.print(table)
-    console.print(", ".join(f"{n} {verdict}" for verdict, n in counts_of(comparisons).items()), highlight=False)
+    console.print(", ".join(f"{n} {verdict}" for verdict, n in counts.items()), highlight=False)

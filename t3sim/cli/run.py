@@ -19,7 +19,7 @@ from t3sim.cli._errors import GOES_ON, INTERRUPTED, echo
 from t3sim.cli._results import results_lines, traffic_lines
 from t3sim.cli._tables import WIDTH
 from t3sim.cli.config import folded, override_option, summary, trace_root_option
-from t3sim.errors import InputDataError, ModelError, PointsFailed, lacking
+from t3sim.errors import InputDataError, ModelError, NotInstalledError, PointsFailed, lacking
 from t3sim.files import publish
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def run(
         with hang_report_in(directory), progress_bar() as progress:
             outcome = sweep.run(workers, sys.argv, progress, note)
         files = dict(outcome.files)
-        with suppress(InputDataError):  # told already: nothing at all could be drawn
+        with suppress(InputDataError, NotInstalledError):  # told already: nothing at all could be drawn
             drawn = {} if no_figures or absent else figures_of(directory, on_missing=note)
             files.update({path.name: path for paths in drawn.values() for path in paths})
         found = [] if absent else findings_of(directory)

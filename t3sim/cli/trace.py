@@ -11,6 +11,7 @@ import click
 
 from t3sim.cli import PATH
 from t3sim.cli._errors import printable
+from t3sim.companions import module_of
 from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,18 +104,19 @@ def import_(
     The tiles are in the order in which they started.
     """
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
-    from t3sim.measurements.timeline import read_timelines, select, shown, tile_trace
 
+    timeline = module_of("t3lab.measurements.timeline", "trace import")
     _check_name(output)
     numbers = [] if tile is None else _whole_numbers("--tile", tile, "two", "ROWS,COLUMNS", "128,256")
     size = None if tile is None else (numbers[0], numbers[1])
-    found = read_timelines(timelines)
-    chosen = select(found, model, sublayer, kernel)
+    found = timeline.read_timelines(timelines)
+    chosen = timeline.select(found, model, sublayer, kernel)
     n_chunks = tp or chosen[2]
     if n_chunks < 2:
         raise UsageError("a bare GEMM does not say how many GPUs there are; give --tp")
-    made = tile_trace(found[chosen], load_tiling(tiling or DEFAULT_TILING), n_chunks, size)
-    _write(output, made, f"recorded on a GPU: {shown(chosen)}; {timelines.name}", f", of {shown(chosen)}")
+    made = timeline.tile_trace(found[chosen], load_tiling(tiling or DEFAULT_TILING), n_chunks, size)
+    name = timeline.shown(chosen)
+    _write(output, made, f"recorded on a GPU: {name}; {timelines.name}", f", of {name}")
 
 
 @trace.command()

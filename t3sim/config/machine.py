@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from t3sim import units
 from t3sim.config import limits
 from t3sim.config.number_lists import LARGEST_NUMBER, numbers_in, parse_number_list
+from t3sim.config.operating_points import OperatingPoint
 from t3sim.spelling import spelled_as
 
 
@@ -406,10 +407,6 @@ class HostSpec(Spec):
     sum_bandwidth: EngineRate | None = Field(
         None, description="Bandwidth of the library's reduction kernel. If omitted, compute units and memory limit it."
     )
-
-
-OperatingPoint = Literal["sustained", "boost", "onset"]
-OPERATING_POINTS: tuple[OperatingPoint, ...] = get_args(OperatingPoint)
 
 
 class OperatingPointSpec(Spec):

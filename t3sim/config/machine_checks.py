@@ -12,8 +12,9 @@ from itertools import chain
 from pydantic import BaseModel
 
 from t3sim.config import limits
-from t3sim.config.machine import OPERATING_POINTS, AtMost, MachineSpec
+from t3sim.config.machine import AtMost, MachineSpec
 from t3sim.config.number_lists import LARGEST_NUMBER, format_number_list
+from t3sim.config.operating_points import OPERATING_POINTS
 from t3sim.config.trees import Finding, annotations_of, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
 

@@ -49,9 +49,9 @@ def file_digest(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def source_digest(without: Collection[str] = ()) -> str:
-    """Return the digest of names and contents of the Python files of t3sim, but for the packages *without*."""
-    root, digest = Path(t3sim.__file__).parent, hashlib.sha256()
+def source_digest(without: Collection[str] = (), package: Path | None = None) -> str:
+    """Return the digest of names and contents of the Python files of a package, but for its folders *without*."""
+    root, digest = package or Path(t3sim.__file__).parent, hashlib.sha256()
     for name, path in sorted((path.relative_to(root).as_posix(), path) for path in root.rglob("*.py")):
         if name.partition("/")[0] not in without:
             content = path.read_bytes()

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from t3sim.config.machine import MachineSpec
-from t3sim.errors import PACKAGE, PluginError, ProgramError, UsageError, home_of, is_of_a_user
+from t3sim.errors import PACKAGES, PluginError, ProgramError, UsageError, home_of, is_of_a_user
 from t3sim.fabric.topology import check_arrivals, check_reach
 from t3sim.gpu.core import GpuCore, name_of
 from t3sim.gpu.tables import tables_of
@@ -165,7 +165,7 @@ def at_work_in_strategy(name: str, thread: int) -> str | None:
     """Return which function of a user is at work in *thread*, the outermost; None if t3sim is."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - the only way to see another thread
     found = None
-    while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+    while frame is not None and not frame.f_code.co_filename.startswith(PACKAGES):
         if is_of_a_user(frame.f_code.co_filename):
             found = frame.f_code
         frame = frame.f_back

@@ -18,7 +18,7 @@ from t3sim.analysis.quantity import axis_values, crossing, spoken
 from t3sim.analysis.sensitivity import sensitivity_table
 from t3sim.analysis.sweep import crossovers_of, panels_of, swept_axes
 from t3sim.errors import InputDataError
-from t3sim.study.cu_sharing import groups_of, is_simulated
+from t3study.cu_sharing import groups_of, is_simulated
 from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, declared, link_sweep, time_series, write_folder
 
 # axes

@@ -293,4 +293,4 @@ def test_the_index_tells_experiments_of_one_name_apart(tmp_path: Path) -> None:
 
 def test_templates_are_part_of_the_package() -> None:
     shipped = {path.name for path in (REPOSITORY / "t3sim" / "analysis" / "templates").iterdir()}
-    assert shipped == {"page.html", "page.css", "page.js", "parts.html", "report.html", "validation.html"}
+    assert shipped == {"page.html", "page.css", "page.js", "parts.html", "report.html"}

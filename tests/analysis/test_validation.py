@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.analysis.pictures import picture_of
-from t3sim.analysis.validation import (
+from t3lab.report.validation import (
     GROUPS,
     SMALLEST_ERROR,
     Aim,
@@ -27,8 +26,9 @@ from t3sim.analysis.validation import (
     summary_of,
     summary_texts,
 )
-from t3sim.analysis.validation_figures import plots_of, scatter_plots, tile_plots
-from t3sim.analysis.validation_report import markdown_table, report_html, report_markdown, write_report
+from t3lab.report.validation_figures import plots_of, scatter_plots, tile_plots
+from t3lab.report.validation_report import markdown_table, report_html, report_markdown, write_report
+from t3sim.analysis.pictures import picture_of
 from t3sim.errors import InputDataError
 
 COLUMNS = (

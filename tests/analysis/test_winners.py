@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from t3sim.analysis.validation import read_validation
-from t3sim.analysis.validation_report import report_html, report_markdown
-from t3sim.analysis.winners import COLUMNS, TIE, Case, cases_of, winner_sentences, winners_csv
+from t3lab.report.validation import read_validation
+from t3lab.report.validation_report import report_html, report_markdown
+from t3lab.report.winners import COLUMNS, TIE, Case, cases_of, winner_sentences, winners_csv
 from tests.analysis.test_validation import point, write_tables
 
 SHAPE = {"m": 128, "n": 256, "k": 64}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.cli.validate import machine_of
+from t3lab.cli.validate import machine_of
 from t3sim.collective.direct import ALGORITHMS, KERNELS, NCCL, NVLS, kernel_of
 from t3sim.config.experiment import CollectiveSpec, RunSpec, WorkloadSpec
 from t3sim.config.machine import MachineSpec

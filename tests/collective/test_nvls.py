@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t3sim.cli.validate import machine_of
+from t3lab.cli.validate import machine_of
 from t3sim.collective.nvls import KIB, piece_bytes, takes_switch
 from t3sim.collective.schedule import Op
 from t3sim.config.machine import MachineSpec, NvlsSpec

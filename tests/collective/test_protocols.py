@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.cli.validate import machine_of
+from t3lab.cli.validate import machine_of
 from t3sim.collective.choice import channels_of, protocol_of, ring_schedule
 from t3sim.collective.schedule import TO_LOCAL, Op, sent_granules
 from t3sim.config.machine import CollectiveKernelSpec, MachineSpec

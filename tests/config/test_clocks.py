@@ -8,8 +8,9 @@ from statistics import mean
 import numpy as np
 import pytest
 
+from t3lab.cli.validate import machine_of
+from t3lab.validation.tiles import efficiency_of
 from t3sim.analytic.bounds import compute_ticks
-from t3sim.cli.validate import machine_of
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import ConfigError
@@ -20,7 +21,6 @@ from t3sim.program.plan import Part, matrix_share
 from t3sim.registry import encoded
 from t3sim.strategies import overlap_strategies
 from t3sim.system.simulate import simulate
-from t3sim.validation.tiles import efficiency_of
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import make_tile_trace, matrix_cycles
 from tests.harness.machines import machine

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from t3lab.measurements.samples import read_measurements
+from t3lab.validation.points import Points
 from t3sim.config.presets import preset_names
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
-from t3sim.measurements.samples import read_measurements
-from t3sim.validation.points import Points
 from tests.faults.refusals import t3sim_here
 from tests.harness.measured import collective, tiling, tiny, write_folder
 

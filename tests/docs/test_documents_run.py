@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from t3sim.analysis.validation import read_validation
+from t3lab.report.validation import read_validation
 from t3sim.checks.dram.rules import RULES
 from t3sim.cli import main
 from t3sim.errors import home_of, is_of_a_user

@@ -5,31 +5,43 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.smoke.command_line import ONE_POINT
 
 TRAVELLING = (
-    "configs/**/*.yaml", "experiments/*/*.yaml", "traces/*",
-    "validation/*.csv", "validation/*.yaml", "validation/h[12]00/**/*.*",
-    "t3sim/**/*.py", "t3sim/advice/validated_errors/*",
-    "t3sim/analysis/templates/*", "t3sim/selfcheck/*.json", "t3sim/py.typed",
-)  # fmt: skip
+    "configs/**/*.yaml",
+    "experiments/*/*.yaml",
+    "traces/*",
+    "validation/*.csv",
+    "validation/*.yaml",
+    "validation/h[12]00/**/*.*",
+    "t3sim/**/*.py",
+    "t3sim/advice/validated_errors/*",
+    "t3sim/analysis/templates/*",
+    "t3sim/selfcheck/*.json",
+    "t3sim/py.typed",
+)
+COMPANIONS = ("t3lab", "t3study")
+OF_THEIRS = tuple(f"{name}/**/*.{ending}" for name in COMPANIONS for ending in ("py", "html"))  # fmt: skip
 # What an installed t3sim finds of what it needs; run with a path to the package, in a folder of no meaning.
 QUESTIONS = """
 from pathlib import Path
 import t3sim
-from t3sim.cli.validate import beside, machine_of, shipped_measurements
+from t3lab.cli.validate import beside, machine_of, shipped_measurements
 from t3sim.config.presets import shipped
 from t3sim.config.yaml_loader import load_yaml
 from t3sim.experiment.planning.plan import load_experiment
-from t3sim.measurements.samples import read_measurements
-from t3sim.study.targets import read_targets
-from t3sim.validation.points import read_calibration
+from t3lab.measurements.samples import read_measurements
+from t3study.targets import read_targets
+from t3lab.validation.points import read_calibration
 
 print(Path(t3sim.__file__).parent)
 folder = shipped_measurements()
@@ -46,11 +58,11 @@ print(len(experiments), [len(load_experiment(path).points) for path in (with_a_m
 """
 
 
-def built(kind: str, folder: Path) -> Path:
-    """Return the wheel or the sdist of the working tree."""
+def built(kind: str, folder: Path, project: Path = REPOSITORY) -> Path:
+    """Return the wheel or the sdist of a project of the working tree."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)],
-        cwd=REPOSITORY, capture_output=True, check=True,
+        cwd=project, capture_output=True, check=True,
     )  # fmt: skip
     (archive,) = folder.iterdir()
     return archive
@@ -61,10 +73,23 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built("wheel", tmp_path_factory.mktemp("wheel"))
 
 
-def missing(names: set[str], prefix: str = "") -> list[str]:
+@pytest.fixture(scope="module")
+def companions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [built("wheel", tmp_path_factory.mktemp(name), REPOSITORY / name) for name in COMPANIONS]
+
+
+@pytest.fixture(scope="module")
+def alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with t3sim's wheel, installed, and nothing else of the repository."""
+    folder = tmp_path_factory.mktemp("alone")
+    zipfile.ZipFile(wheel).extractall(folder / "installed")
+    return folder
+
+
+def missing(names: set[str], prefix: str = "", patterns: Sequence[str] = TRAVELLING) -> list[str]:
     """Return what of the repository has to travel and is not among *names*, the files below *prefix* of an archive."""
-    files = {path.relative_to(REPOSITORY).as_posix() for pattern in TRAVELLING for path in REPOSITORY.glob(pattern)}
-    assert len(files) > 200
+    files = {path.relative_to(REPOSITORY).as_posix() for pattern in patterns for path in REPOSITORY.glob(pattern)}
+    assert len(files) > 60
     return sorted(name for name in files if f"{prefix}{name}" not in names and "__pycache__" not in name)
 
 
@@ -89,12 +114,41 @@ def test_sdist_has_what_the_wheel_is_made_of(tmp_path: Path) -> None:
     archive = built("sdist", tmp_path)
     with tarfile.open(archive) as tar:
         names = set(tar.getnames())
-    assert missing(names, archive.name.removesuffix(".tar.gz") + "/") == []
+    assert missing(names, archive.name.removesuffix(".tar.gz") + "/", (*TRAVELLING, *OF_THEIRS)) == []
 
 
-def test_an_installed_t3sim_finds_it(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheels_of_the_companions_have_what_is_theirs(companions: list[Path]) -> None:
+    names = {name for path in companions for name in zipfile.ZipFile(path).namelist() if ".dist-info" not in name}
+    assert missing(names, patterns=OF_THEIRS) == []
+    assert [name for name in names if not name.endswith((".py", ".html"))] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        ("--help", 0, "validate"),
+        ("run e.yaml -o out", 0, ""),
+        ("plot out cu_sharing", 5, "t3study"),
+        ("report out --targets published", 5, "t3study"),
+        ("validate", 5, "t3lab"),
+        ("trace import t.csv -o t.parquet", 5, "t3lab"),
+    ],
+)
+def test_t3sim_runs_without_its_companions(alone: Path, arguments: str, code: int, named: str) -> None:
+    (alone / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
+    paths = os.pathsep.join([str(alone / "installed"), sysconfig.get_path("purelib")])
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "t3sim", *arguments.split()], cwd=alone, env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert named in (done.stderr if code else done.stdout)
+
+
+def test_an_installed_t3sim_finds_it(wheel: Path, companions: list[Path], tmp_path: Path) -> None:
     """As from a checkout, in a folder that has nothing of it."""
-    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    for path in (wheel, *companions):
+        zipfile.ZipFile(path).extractall(tmp_path / "installed")
     answers = []
     for package in (tmp_path / "installed", REPOSITORY):
         elsewhere = tmp_path / f"beside {package.name}"

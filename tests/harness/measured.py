@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from t3sim.cli.validate import machine_of
+from t3lab.cli.validate import machine_of
+from t3lab.measurements.kinds import KINDS, ring_bytes
+from t3lab.measurements.samples import Measurements, read_measurements
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
-from t3sim.measurements.kinds import KINDS, ring_bytes
-from t3sim.measurements.samples import Measurements, read_measurements
 from tests.conftest import REPOSITORY
 
 SUBLAYER = {"model": "-", "sublayer": "-", "tp": 1}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t3sim.cli.validate import machine_of
+from t3lab.cli.validate import machine_of
 from t3sim.config.limits import MOST_BANKS_OF_A_CHANNEL
 from t3sim.config.presets import preset_names
 from t3sim.gpu.assemble import capacities_of, layout_for

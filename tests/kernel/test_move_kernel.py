@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from t3lab.validation.simulation import with_value
 from t3sim.collective.choice import ring_schedule
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError
@@ -13,7 +14,6 @@ from t3sim.gpu.units import codes
 from t3sim.program.operations import STEP, STORE, Buffer, Gemm, Moves, Program, table
 from t3sim.program.verify import problems_of
 from t3sim.system.machine import MirroredMachine
-from t3sim.validation.simulation import with_value
 from tests.kernel.small import TILING, at_once, gemm_of, machine, mirrored, ring_of, trace_of
 
 LINES, LINE = 64, 128  # loads in flight of a compute unit of t3-tiny; bytes

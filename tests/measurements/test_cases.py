@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.analysis import validation_report
+from t3lab.report import validation_report
+from t3lab.validation import simulation
+from t3lab.validation.simulation import Outcome
 from t3sim.cli import main
 from t3sim.experiment.running.phase_runner import PhaseRunner
-from t3sim.validation import simulation
-from t3sim.validation.simulation import Outcome
 
 CASES = Path(__file__).with_name("data") / "cases"
 

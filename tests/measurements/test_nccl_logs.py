@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from t3sim.measurements.foreign import Found
-from t3sim.measurements.kinds import ring_bytes
-from t3sim.measurements.nccl_log import of_text
-from t3sim.measurements.nccl_tests import of_json
+from t3lab.measurements.foreign import Found
+from t3lab.measurements.kinds import ring_bytes
+from t3lab.measurements.nccl_log import of_text
+from t3lab.measurements.nccl_tests import of_json
 
 SIZES = (1 << 20, 1 << 24)
 NAMES = "#       size         count      type   redop    root" + 2 * "     time   algbw   busbw #wrong"

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from t3lab.measurements.kinds import ANY_DEVICE, Value, ring_bytes
+from t3lab.measurements.nccl_log import of_text
+from t3lab.measurements.nccl_tests import of_json
+from t3lab.measurements.samples import read_file, read_measurements
 from t3sim.errors import InputDataError
 from t3sim.files import parse_json
-from t3sim.measurements.kinds import ANY_DEVICE, Value, ring_bytes
-from t3sim.measurements.nccl_log import of_text
-from t3sim.measurements.nccl_tests import of_json
-from t3sim.measurements.samples import read_file, read_measurements
 from tests.conftest import sample
 
 FIXTURE = Path(__file__).with_name("data") / "all_reduce_perf.json"

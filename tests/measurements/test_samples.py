@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
-from t3sim.measurements.kinds import COLLECTIVES as COLLECTIVES_KNOWN
-from t3sim.measurements.kinds import (
+from t3lab.measurements.kinds import COLLECTIVES as COLLECTIVES_KNOWN
+from t3lab.measurements.kinds import (
     H200,
     KINDS,
     LATENCIES,
@@ -28,7 +27,8 @@ from t3sim.measurements.kinds import (
     kind_of_header,
     ring_bytes,
 )
-from t3sim.measurements.samples import Measurement, read_file, read_measurements, refused_text, write_measurements
+from t3lab.measurements.samples import Measurement, read_file, read_measurements, refused_text, write_measurements
+from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
 from tests.conftest import REPOSITORY, sample
 from tests.harness.measured import of_h200s
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 
+from t3lab.validation.simulation import MemoryContention
 from t3sim.checks.audit import Audit
 from t3sim.checks.invariants import broken
 from t3sim.config.presets import load_tiling
@@ -20,7 +21,6 @@ from t3sim.program.side_by_side import side_by_side_part
 from t3sim.strategies.interface import Phase
 from t3sim.system.machine import MirroredMachine, check_drained
 from t3sim.system.parts import MirroredParts, PhaseStore
-from t3sim.validation.simulation import MemoryContention
 from tests.conftest import cases
 from tests.kernel.small import explicit, machine, mirrored, trace_of
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from t3lab.validation.simulation import with_value
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, TilingSpec, WorkloadSpec
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.parts import gemm_part
-from t3sim.validation.simulation import with_value
 from t3sim.workload.kernel_choice import tiling_of
 from tests.conftest import cases
 from tests.harness.sublayers import ObservedParts

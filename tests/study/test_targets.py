@@ -14,9 +14,9 @@ from t3sim.analysis.folder import Results, read_folder
 from t3sim.config.yaml_loader import load_yaml
 from t3sim.errors import InputDataError
 from t3sim.results.record import RunRecord
-from t3sim.study.checks import CHECKS
-from t3sim.study.targets import MET, MISSED, NOT_RUN, Comparison, compare, read_targets
 from t3sim.workload.models import named_model
+from t3study.checks import CHECKS
+from t3study.targets import MET, MISSED, NOT_RUN, Comparison, compare, read_targets
 from tests.analysis.folders import MACHINE, point_of, time_series, write_folder
 from tests.conftest import REPOSITORY
 from tests.harness.machines import machine as shipped

@@ -68,10 +68,10 @@ def test_canary_so_do_plugins_and_the_program(tmp_path: Path, monkeypatch: pytes
 
 def test_only_sources_that_simulate_decide_a_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit of a report, a command or a plan keeps all phases, one of the kernel or of a strategy keeps none."""
-    above = ["cli/run.py", "analysis/report.py", "validation/points.py"]
+    above = ["cli/run.py", "analysis/report.py", "experiment/planning/plan.py"]
     names = ["__init__.py", *above, "gpu/core.py", "strategies/t3.py"]
     for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("", encoding="utf-8")
     monkeypatch.setattr("t3sim.__file__", str(tmp_path / "__init__.py"))
     before, decides = module.simulator_digest.__wrapped__(), {}

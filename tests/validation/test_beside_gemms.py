@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from t3lab.measurements.samples import read_measurements
+from t3lab.validation.points import Points
+from t3lab.validation.simulation import SideBySide
 from t3sim.config.presets import load_kernels
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
-from t3sim.measurements.samples import read_measurements
 from t3sim.program.kernels import program
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import gemms_in_a_row
 from t3sim.system.parts import MirroredParts, PhaseStore
 from t3sim.system.simulate import operator_of
-from t3sim.validation.points import Points
-from t3sim.validation.simulation import SideBySide
 from t3sim.workload.tiling import make_tile_trace
 from tests.conftest import cases
 from tests.harness.sms import measured_rows, moves_of

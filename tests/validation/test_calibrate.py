@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.cli.validate import machine_of
+from t3lab.cli.validate import machine_of
+from t3lab.measurements.samples import Measurement, Measurements
+from t3lab.validation.calibrate import Fitted, calibrate, readings, value_at, with_value
+from t3lab.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation
+from t3lab.validation.tables import calibration_table, machine_file
 from t3sim.collective.choice import protocol_of
 from t3sim.config.experiment import GemmShape
 from t3sim.config.machine import MachineSpec
@@ -22,10 +26,6 @@ from t3sim.config.presets import load_tiling, machine_parts
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import UsageError
-from t3sim.measurements.samples import Measurement, Measurements
-from t3sim.validation.calibrate import Fitted, calibrate, readings, value_at, with_value
-from t3sim.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation
-from t3sim.validation.tables import calibration_table, machine_file
 
 TILING = load_tiling("gemm-128x256")
 MIB = 1 << 20

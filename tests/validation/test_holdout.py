@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from t3sim.analysis.validation import held_out, read_validation, summary_texts
-from t3sim.validation.holdout import held_out_lines, is_held_out
+from t3lab.report.validation import held_out, read_validation, summary_texts
+from t3lab.validation.holdout import held_out_lines, is_held_out
 from tests.analysis.test_validation import POINTS, write_tables
 from tests.conftest import REPOSITORY
 

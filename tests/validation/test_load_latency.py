@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from t3lab.validation.simulation import with_value
 from t3sim.config.machine import MachineSpec
 from t3sim.program.operations import STEP, Buffer, Moves, Program, table
-from t3sim.validation.simulation import with_value
 from tests.harness.sms import h200, measured_rows
 from tests.kernel.small import mirrored
 

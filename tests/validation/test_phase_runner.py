@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from t3lab.validation.simulation import CollectiveAlone, GemmAlone, Outcome, SideBySide, Simulation, outcomes_of
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import EnvironmentFailure, ModelError, T3SimError
 from t3sim.experiment.running.phase_runner import PhaseRunner
 from t3sim.experiment.running.phase_task import Finished, PhaseTask, SetAside, TaskReport, perform
-from t3sim.validation.simulation import CollectiveAlone, GemmAlone, Outcome, SideBySide, Simulation, outcomes_of
 from tests.harness.measured import SHAPE, tiling, tiny
 
 GEMM = GemmAlone(tiny(), tiling(), GemmShape(**SHAPE))

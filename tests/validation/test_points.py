@@ -13,15 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.cli.validate import machine_of
-from t3sim.config.presets import load_kernels, load_tiling
-from t3sim.errors import InputDataError, UsageError
-from t3sim.measurements.samples import Measurement, read_measurements
-from t3sim.system.parts import PhaseStore
-from t3sim.validation.kinds import COMPARED, SIMULATED_KINDS, WITHOUT_SIMULATION
-from t3sim.validation.point import Point, Term
-from t3sim.validation.points import Points, compared, read_calibration, simulations_of, tiles_of
-from t3sim.validation.simulation import (
+from t3lab.cli.validate import machine_of
+from t3lab.measurements.samples import Measurement, read_measurements
+from t3lab.validation.kinds import COMPARED, SIMULATED_KINDS, WITHOUT_SIMULATION
+from t3lab.validation.point import Point, Term
+from t3lab.validation.points import Points, compared, read_calibration, simulations_of, tiles_of
+from t3lab.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
     Outcome,
@@ -30,7 +27,10 @@ from t3sim.validation.simulation import (
     Scatter,
     SideBySide,
 )
-from t3sim.validation.tables import COLUMNS, tiles_csv, validation_csv
+from t3lab.validation.tables import COLUMNS, tiles_csv, validation_csv
+from t3sim.config.presets import load_kernels, load_tiling
+from t3sim.errors import InputDataError, UsageError
+from t3sim.system.parts import PhaseStore
 from tests.harness.measured import FOUR_TILES, ROWS, collective, of_h200s, tile, tiling, tiny, write_folder
 
 
@@ -473,7 +473,7 @@ def test_copies_by_engines_are_simulated_where_there_are_engines(tmp_path: Path)
 
 
 def test_every_kind_is_simulated_or_has_a_reason() -> None:
-    from t3sim.measurements.kinds import KINDS
+    from t3lab.measurements.kinds import KINDS
 
     assert set(KINDS) - set(WITHOUT_SIMULATION) == set(SIMULATED_KINDS) - {"channel_limited_collectives"}
     assert set(COMPARED) == set(KINDS)

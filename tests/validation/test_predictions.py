@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.analysis import validation_report
+from t3lab.report import validation_report
+from t3lab.validation.predictions import read_predictions
 from t3sim.cli import main
 from t3sim.errors import InputDataError
 from t3sim.results.digest import file_digest
-from t3sim.validation.predictions import read_predictions
 from tests.conftest import REPOSITORY
 from tests.harness.measured import CHANNELS, collective, write_folder
 

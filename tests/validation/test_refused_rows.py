@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from t3lab.measurements.kinds import ring_bytes
+from t3lab.measurements.samples import read_measurements
+from t3lab.validation.kinds import COMPARED, WITHOUT_SIMULATION, gemms
+from t3lab.validation.points import NOT_SIMULATED, Points, compared
 from t3sim.errors import InputDataError
-from t3sim.measurements.kinds import ring_bytes
-from t3sim.measurements.samples import read_measurements
-from t3sim.validation.kinds import COMPARED, WITHOUT_SIMULATION, gemms
-from t3sim.validation.points import NOT_SIMULATED, Points, compared
 from tests.faults.refusals import t3sim_here
 from tests.harness.measured import CHANNELS, ROWS, SHAPE, SUBLAYER, collective, spread, tile, tiling, tiny, write_folder
 

@@ -11,16 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
-from t3sim.errors import InputDataError
-from t3sim.experiment.running.phase_digest import phase_digest
-from t3sim.measurements.samples import Measurement, Measurements, read_measurements
-from t3sim.system.parts import PhasePlan, PhaseStore
-from t3sim.system.simulate import simulate
-from t3sim.validation.bench import Bench
-from t3sim.validation.point import NotSimulatedError
-from t3sim.validation.points import Points
-from t3sim.validation.simulation import (
+from t3lab.measurements.samples import Measurement, Measurements, read_measurements
+from t3lab.validation.bench import Bench
+from t3lab.validation.point import NotSimulatedError
+from t3lab.validation.points import Points
+from t3lab.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
     Outcome,
@@ -33,7 +28,12 @@ from t3sim.validation.simulation import (
     scatter_figures,
     tile_figures,
 )
-from t3sim.validation.tiles import efficiency_of, scatter_of_row, simulation_of
+from t3lab.validation.tiles import efficiency_of, scatter_of_row, simulation_of
+from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
+from t3sim.errors import InputDataError
+from t3sim.experiment.running.phase_digest import phase_digest
+from t3sim.system.parts import PhasePlan, PhaseStore
+from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
 from tests.harness.measured import FOUR_TILES, SHAPE, SUBLAYER, tile, tiling, tiny, write_folder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.analysis import validation_report
+from t3lab.report import validation_report
 from t3sim.cli import main
 from tests.harness.measured import CHANNELS, ROWS, SUBLAYER, collective, write_folder
 

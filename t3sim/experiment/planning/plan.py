@@ -26,7 +26,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
-from t3sim.config.machine import MachineSpec, OperatingPoint
+from t3sim.config.machine import MachineSpec
+from t3sim.config.operating_points import OperatingPoint
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
 from t3sim.config.trees import MAX_GUESSES, Problems, problem_at, spec_problems, unknown_key

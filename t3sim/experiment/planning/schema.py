@@ -9,7 +9,6 @@ from t3sim.config.gpu_overrides import MODELS
 from t3sim.config.machine import (
     Count,
     Latency,
-    OperatingPoint,
     PicosecondsAboveZero,
     ShortCycles,
     Spec,
@@ -17,6 +16,7 @@ from t3sim.config.machine import (
     UniformMachineSpec,
     Unit,
 )
+from t3sim.config.operating_points import OperatingPoint
 from t3sim.config.presets import JITTER, SKEW
 
 SCHEMA_VERSION = 1

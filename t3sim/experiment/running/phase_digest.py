@@ -20,9 +20,7 @@ from t3sim.results.digest import file_digest, machine_digest, sha256_of, source_
 from t3sim.system.parts import PhaseJob
 
 # The layers above `system`, which it does not import (see the contracts in pyproject.toml).
-ABOVE_SYSTEM = (
-    "__main__.py", "cli", "validation", "experiment", "study", "advice", "analysis", "measure", "selfcheck",
-)  # fmt: skip
+ABOVE_SYSTEM = ("__main__.py", "cli", "experiment", "advice", "analysis", "selfcheck")
 
 
 def phase_digest(job: PhaseJob, plugins: tuple[str, ...]) -> str:

@@ -1,0 +1,1 @@
+"""The commands ``measure``, ``calibrate`` and ``validate`` of t3sim's command line."""

@@ -1,0 +1,110 @@
+"""``t3sim calibrate``: a machine file from measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from t3lab.cli.validate import beside, resolved_machine_of, say_what_is_assumed, shipped_measurements, tiling_option
+from t3sim.cli import PATH
+from t3sim.cli._errors import echo
+from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
+from t3sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from t3lab.validation.simulation import Outcome, Simulation
+
+TABLE_NAME = "calibration.csv"
+
+
+@click.command()
+@click.argument("folder", required=False, type=PATH)
+@click.option(
+    "--points", type=PATH, metavar="FILE",
+    help="CSV of file,line: the rows that may be used [default: FOLDER-calibration.csv beside FOLDER].",
+)  # fmt: skip
+@click.option(
+    "--start", default="h200", show_default=True, metavar="NAME", help="Machine to start from: a preset, or a file."
+)
+@tiling_option
+@click.option("--name", default="calibrated", show_default=True, help="Name of the new machine.")
+@click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/calibration].")
+@worker_options
+def calibrate(
+    folder: Path | None,
+    points: Path | None,
+    start: str,
+    tiling: str | None,
+    name: str,
+    output: Path | None,
+    jobs: int | None,
+    scheduler: str | None,
+    phases: Path | None,
+) -> None:
+    """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
+
+    FOLDER holds measurements as `t3sim validate` reads them.  Writes NAME.yaml, a machine file in which each fitted
+    value states what it was fitted to and which values are as good, and calibration.csv with all of its points.  Use it
+    with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate --machine
+    path/NAME.yaml --calibration FILE`.
+    """
+    from t3lab.measurements.samples import read_measurements
+    from t3lab.validation.calibrate import calibrate as fitted_to
+    from t3lab.validation.calibrate import points_of_fit
+    from t3lab.validation.points import read_calibration, simulations_of
+    from t3lab.validation.simulation import outcomes_of
+    from t3lab.validation.tables import calibration_table, machine_file
+    from t3sim.config.presets import machine_parts
+    from t3sim.config.resolve import resolve_kernels
+    from t3sim.experiment.running.phase_files import PHASES_NAME
+    from t3sim.experiment.running.phase_runner import PhaseRunner
+    from t3sim.experiment.running.result_folder import owned
+    from t3sim.files import publish
+    from t3sim.system.threads import n_cores
+
+    folder = folder or shipped_measurements()
+    measurements = read_measurements(folder)
+    listed = beside(folder, "calibration.csv", points)
+    if listed is None:
+        advice = "give --points FILE, a CSV of file,line (the others stay unused and can judge the fit)"
+        raise UsageError(f"{folder}: no list of the rows to fit to; {advice}")
+    keys = read_calibration(listed, measurements)
+    chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
+    resolved = resolved_machine_of(start, ())
+    machine = resolved.spec
+    directory = output or Path("results") / "calibration"
+    kernels, _ = resolve_kernels(tiling, resolved)
+    with owned(directory):
+        kept = phases or directory / PHASES_NAME
+
+        def planned(simulations: Sequence[Simulation]) -> PhaseRunner:
+            return PhaseRunner(simulations, kept, is_lenient=True, noun="simulations")
+
+        echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
+        say_what_is_assumed(chosen.assumed, chosen.refused, ())
+        echo("for each machine that is tried (of a group of points only its own are simulated):")
+        one_machine = planned(simulations_of(points_of_fit(machine, kernels, chosen)))
+        workers = workers_with_cost(one_machine, jobs or (None if scheduler else n_cores()), scheduler)
+        with progress_bar() as progress, workers.hired(note) as workforce:
+
+            def simulate(simulations: Sequence[Simulation]) -> Mapping[Simulation, Outcome]:
+                runner = planned(simulations)
+                runner.simulate(workforce, progress, longest_first=True)
+                return outcomes_of(runner)
+
+            _, fitted = fitted_to(machine, chosen, kernels, simulate, echo)
+        names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
+        device = " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
+        n = len(chosen.rows)
+        description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {folder}."
+        contents = {
+            directory / f"{name}.yaml": machine_file(description, machine_parts(start), fitted, device),
+            directory / TABLE_NAME: calibration_table(fitted),
+        }
+        publish(contents)
+    echo(*map(str, contents))

@@ -1,0 +1,1 @@
+"""What a validation says: its files read back, figures, winners, and the report."""

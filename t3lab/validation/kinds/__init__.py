@@ -1,0 +1,26 @@
+"""How rows of each kind of measurement are compared with simulations, a module for each."""
+
+from t3lab.validation.kinds import (
+    async_tp,
+    collectives,
+    contention,
+    fused_scatter,
+    gemms,
+    memory_contention,
+    operators,
+    sequential,
+    tile_timelines,
+    transfers,
+    unsimulated,
+)
+from t3lab.validation.kinds.interface import ComparedKind
+
+_SIMULATED = (
+    collectives, gemms, sequential, operators, contention, tile_timelines, fused_scatter, transfers, async_tp,
+    memory_contention,
+)  # fmt: skip
+COMPARED: dict[str, ComparedKind] = {kind.name: kind for module in (*_SIMULATED, unsimulated) for kind in module.KINDS}
+SIMULATED_KINDS = tuple(
+    group for module in _SIMULATED for kind in module.KINDS for group in (kind.groups or (kind.name,))
+)
+WITHOUT_SIMULATION = unsimulated.REASONS

@@ -1,0 +1,53 @@
+"""``collectives``: one by itself: a ring with the machine's own channels or held to some, or an all-reduce kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from t3lab.measurements.samples import Measurement
+from t3lab.validation.bench import OPS, Bench, one
+from t3lab.validation.kinds.interface import ComparedKind
+from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
+from t3sim.collective.direct import ALGORITHMS, NCCL
+from t3sim.spelling import spelled_as
+
+# Algorithms that NCCL may have been held to, and what simulates them.
+HELD = {"Ring": "nccl-ring", "NVLS": "nccl-nvls"}
+LIMITED = "channel_limited_collectives"  # told apart in the tables
+
+
+def points(row: Measurement, bench: Bench) -> Iterable[Point]:
+    """Return the point of *row*."""
+    channels, protocol = str(row["nccl_channels"]), spelled_as(str(row["nccl_proto"]), ("auto", "Simple"))
+
+    def make() -> Comparison:
+        if reason := _not_one_ring(row):
+            raise NotSimulatedError(reason)
+        if protocol not in {"auto", "Simple"}:
+            raise NotSimulatedError(f"the machine is not held to the protocol {protocol}")
+        op, algorithm = OPS[str(row["collective"])], str(row.values.get("algorithm", NCCL))
+        if held := row.values.get("nccl_algo"):
+            algorithm = HELD[str(spelled_as(str(held), HELD))]
+        if algorithm not in ALGORITHMS:
+            raise NotSimulatedError(f"{algorithm}: no such algorithm is simulated; those are {', '.join(ALGORITHMS)}")
+        if algorithm not in {NCCL, *HELD.values()} and op != "all-reduce":
+            raise NotSimulatedError(f"{algorithm} is an all-reduce, not {op}")
+        return one(Term(bench.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol, algorithm)))
+
+    kind = "collectives" if channels == "auto" else LIMITED
+    return [bench.point(row, "time_us", make, kind=kind, host_us=bench.measurements.host_us(row))]
+
+
+def _not_one_ring(row: Measurement) -> str:
+    """Say why a collective is none of the rings of one host that are simulated; empty if it may be one."""
+    name, algorithm = str(row["collective"]), str(row.values.get("nccl_algo", "Ring"))
+    if int(row.values.get("hosts", 1)) > 1:
+        return f"{row['hosts']} hosts: transfers between hosts are not modelled"
+    if name not in OPS:
+        return f"{name.replace('_', '-')}: no such collective is simulated"
+    if spelled_as(algorithm, HELD) not in HELD:
+        return f"{algorithm}: NCCL was held to this algorithm; {' and '.join(HELD)} are simulated"
+    return ""
+
+
+KINDS = [ComparedKind("collectives", points, ("collectives", LIMITED))]
