@@ -30,7 +30,7 @@ from t3sim.program.plan import InOrder, Plan
 from t3sim.strategies import OverlapStrategy, Phase, overlap_strategies
 from t3sim.strategies.interface import baselines, in_order
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
-from t3sim.system.user_code import check_programs_of
+from t3sim.system.user_code import check_fit
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def next_that_run(case: Case) -> list[Choice]:
     for host in case.by_host:
         while (one := case.of_host(host).next()) is not None:
             try:
-                check_programs_of(plan_for(one.run, operator_of(one.run)), one.run.machine)
+                check_fit(plan_for(one.run, operator_of(one.run)), one.run.machine)
             except REFUSALS as error:
                 one.refused = reason_of(error)
             else:

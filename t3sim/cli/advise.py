@@ -131,6 +131,10 @@ def advise(
         validated = Validated.of(runs[0].machine)
         advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
         answers = [answer for one in advice for answer in one.answers]
+        echo("", *table(answers))
+        for answer in answers:
+            echo("", *paragraph(answer))
+        echo("", "times of small GEMMs and collectives for profile.json, and figures")
         small = simulate(small_runs([case for case in cases if case.is_answered]))
         files = write_advice(directory, advice, small)
         without_figures = None if no_figures else lacking("figures")
@@ -140,9 +144,6 @@ def advise(
             from t3sim.analysis.advice import draw_advice
 
             files += draw_advice(directory)
-    echo("", *table(answers))
-    for answer in answers:
-        echo("", *paragraph(answer))
     echo("", *map(str, files))
     if without := sum(not case.is_answered for case in cases):
         raise PointsFailed(

@@ -127,15 +127,24 @@ def check_programs_of(plan: Plan, machine: MachineSpec) -> None:
         check_plan(plan)
     else:
         warnings.warn(f"programs of {parts[0].n} ranks are not checked, of {MOST_RANKS} at most", stacklevel=2)
+    check_fit(plan, machine)
+    _passed.add(key)
+
+
+def check_fit(plan: Plan, machine: MachineSpec) -> None:
+    """Raise ``UsageError`` unless the links and units of *machine* can do what the programs of *plan* ask for.
+
+    That the programs compute what they say is not checked: plans of users have been (``plan_of``), and those of shipped
+    strategies are by the tests.
+    """
     check_loads(plan, machine)
     ticks = TickBase.of(machine)
-    for part in parts:
+    for part in plan.parts():
         spec = part.clocked(machine)
         check_arrivals(spec.link.topology, part.programs)
         for program in part.programs if part.difference else part.programs[:1]:
             TrafficClasses(program.classes)
             check_reach(spec.link.topology, tables_of(program, spec, ticks, 0).reached(part.n), part.n)
-    _passed.add(key)
 
 
 def check_loads(plan: Plan, machine: MachineSpec) -> None:
