@@ -107,8 +107,8 @@ MAX_JSON_DEPTH = 50
 MAX_JSON_DIGITS = 100  # of a number
 
 
-def parse_json(content: bytes, *, finite: bool = True) -> dict[str, Any]:
-    """Return the object that a file of JSON holds; raises ``ValueError``.
+def parse_json(content: bytes, *, finite: bool = True, list_as: str | None = None) -> dict[str, Any]:
+    """Return the object that a file of JSON holds, or its list as the value of *list_as*; raises ``ValueError``.
 
     Refused as well: a key twice in an object, numbers that are too long or, unless *finite* is false, ``Infinity`` and
     ``NaN``, which Python writes; more than 50 levels.
@@ -127,6 +127,8 @@ def parse_json(content: bytes, *, finite: bool = True) -> dict[str, Any]:
         raise ValueError(f"not valid JSON: {one_line(error)}") from None
     if is_too_deep:
         raise ValueError(f"nested deeper than {MAX_JSON_DEPTH} levels")
+    if isinstance(found, list) and list_as is not None:
+        found = {list_as: found}
     if not isinstance(found, dict):
         raise ValueError("must hold an object")
     return found

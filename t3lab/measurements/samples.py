@@ -247,7 +247,7 @@ def read_file(path: Path, peaks: Peaks, *, are_points: bool = False) -> Contents
         if not path.name.endswith(JSONS) and not content.lstrip().startswith(b"{"):
             found = nccl_log.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
         else:
-            found = _of_json(parse_json(content), path.name)
+            found = _of_json(parse_json(content, list_as="traceEvents"), path.name)  # the array format of traces
         return _checked(_of_program(path, found), peaks, found)
     except InputDataError as error:
         return Contents([], [str(error)], [])

@@ -145,6 +145,9 @@ def _of_grid(
         loaded = load_experiment(experiment, overrides)
     except ConfigError as error:
         raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
+    if loaded.unmade:
+        problems = [problem for error in loaded.unmade.values() for problem in error.problems]
+        raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, problems))))
     if loaded.refused:
         raise UsageError(next(iter(loaded.refused.values())))
     return _gemms(model, loaded)

@@ -50,8 +50,9 @@ def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None
     for note in experiment.notes:
         for line in wrap(f"note        {note}", WIDTH, subsequent_indent=" " * 12):
             click.echo(line)
-    if experiment.refused:
-        raise PointsFailed(f"{len(experiment.refused)} of {len(experiment.points)} points are refused")
+    if experiment.refusals:
+        n_all = len(experiment.points) + len(experiment.unmade)
+        raise PointsFailed(f"{len(experiment.refusals)} of {n_all} points are refused")
 
 
 def summary(experiment: Experiment) -> Iterator[str]:
@@ -70,7 +71,7 @@ def folded(lines: Iterable[str]) -> Iterator[str]:
 def _summary(experiment: Experiment) -> Iterator[str]:
     from t3sim.config.operating_points import OPERATING_POINTS
 
-    n = len(experiment.points)
+    n = len(experiment.points) + len(experiment.unmade)
     yield f"experiment  {experiment.name}: {n} point{'' if n == 1 else 's'}"
     if experiment.n_duplicates:
         yield f"            {experiment.n_duplicates} duplicate combinations skipped"
@@ -78,8 +79,8 @@ def _summary(experiment: Experiment) -> Iterator[str]:
         yield f"axis        {key}: {', '.join(map(_as_written, values))}"
     for name, description in experiment.machine_descriptions.items():
         yield f"machine     {name}: {description.split('. ')[0].rstrip('.').strip()}"
-    for i, reason in experiment.refused.items():
-        yield f"refused     {experiment.point_in_words(i)}: {reason}"
+    for reason in experiment.refusals:
+        yield f"refused     {reason}"
     given = {text.partition("=")[0].strip(): text for text in experiment.overrides}
     for key in experiment.axes:
         for prefix, text in given.items():

@@ -113,8 +113,12 @@ def run(
     for key in outcome.idle_axes:
         note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")
     if outcome.failed:
-        n, n_all = len(outcome.failed), len(experiment.points)
+        n_unmade = len(experiment.unmade)
+        n, n_all = len(outcome.failed) + n_unmade, len(experiment.points) + n_unmade
         raise PointsFailed(f"{n} of {n_all} points failed: {files['failed.csv']} says why; the others are in the table")
+    if experiment.unmade:
+        n_all = len(experiment.points) + len(experiment.unmade)
+        raise PointsFailed(f"{len(experiment.unmade)} of {n_all} points are refused; the others are in the table")
 
 
 def findings_of(directory: Path) -> list[str]:

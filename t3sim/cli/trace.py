@@ -50,7 +50,7 @@ def make(
     from t3sim.config.experiment import GemmShape
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
     from t3sim.workload.models import named_model
-    from t3sim.workload.sublayers import gemm_of
+    from t3sim.workload.sublayers import gemm_of, sublayer_spelled
     from t3sim.workload.tiling import make_tile_trace
 
     if gemm is not None and (model is not None or sublayer is not None or tokens is not None):
@@ -71,6 +71,7 @@ def make(
             if tokens is None and not known.states_tokens:
                 raise UsageError(f"--model {model}: does not say how many tokens there are; give --tokens")
             spoken = known.spec if tokens is None else known.spec.model_copy(update={"tokens": tokens})
+            sublayer = sublayer_spelled(sublayer)
             shape = gemm_of(spoken, sublayer, tp)
             of_tokens = ["--tokens", str(tokens)] if tokens is not None else []
             words += ["--model", known.spec.name, "--sublayer", sublayer, *of_tokens]

@@ -193,7 +193,8 @@ class _Reader:
             parts.append("feed-forward")
             sizes["intermediate"] = width
         if self.family.multi_query and self.found.get("multi_query") is not False:
-            if self.found.get("new_decoder_architecture") is not True and sizes["heads"]:
+            is_new = self.found.get("new_decoder_architecture") is True or "n_head_kv" in self.found  # RefinedWeb's key
+            if not is_new and sizes["heads"]:
                 sizes["kv_heads"] = 1
         if parts == ["feed-forward"] and heads is not None:  # a width of attention that no GEMM has
             sizes["heads"], sizes["head_dim"] = heads, self.value("head_dim", i) or max(hidden // heads, 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 # Field -> the keys that say it, in the order in which they are looked up; a dot goes into a nested object.
 KEYS: dict[str, tuple[str, ...]] = {
-    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "n_embed"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "num_query_heads"),
     "kv_heads": (

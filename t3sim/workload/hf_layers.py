@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from t3sim.workload.hf_families import Family
 
 # Words of `layer_types` and its like, and letters of `hybrid_override_pattern` -> what they are here.
-STATE_SPACE, LINEAR, CONVOLUTION = "state-space", "linear", "convolution"
+STATE_SPACE, LINEAR, CONVOLUTION, CROSS = "state-space", "linear", "convolution", "cross"
 WORDS = {
     **dict.fromkeys(("m", "mamba", "mamba2", "recurrent", "ssm", "state-space"), STATE_SPACE),
     **dict.fromkeys(("conv", "short_conv"), CONVOLUTION),
@@ -17,7 +17,10 @@ WORDS = {
     **dict.fromkeys(("*", "full", "global", "minimax_m3_sparse", "dense"), "full"),
     "hybrid": "hybrid",
 }
-NOT_SIMULATED = {STATE_SPACE: "state-space layers", LINEAR: "linear attention", CONVOLUTION: "convolutions"}
+NOT_SIMULATED = {
+    STATE_SPACE: "state-space layers", LINEAR: "linear attention", CONVOLUTION: "convolutions",
+    CROSS: "attention to images",
+}  # fmt: skip
 LISTS_OF_MIXERS = ("layer_types", "layers_block_type", "hybrid_override_pattern", "block_types")
 
 # Key -> what its value says of the attention of layer i of n.
@@ -31,6 +34,7 @@ MIXER_RULES: dict[str, Rule] = {
     "attn_layer_indices": lambda v, i, _: "full" if i in v else STATE_SPACE,
     "hybrid_layer_ids": lambda v, i, _: "hybrid" if i in v else STATE_SPACE,
     "full_attn_idxs": lambda v, i, _: "full" if i in v else CONVOLUTION,
+    "cross_attention_layers": lambda v, i, _: CROSS if i in v else "full",
     "sliding_window_pattern": lambda v, i, _: _of_pattern(v, i),
 }
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from t3sim.config.experiment import GemmShape, ModelSpec, OperatorKind
+from t3sim.spelling import spelled_as
 from t3sim.units import LIMIT
 from t3sim.workload.simulated_types import simulated_types
 
@@ -113,13 +114,18 @@ def lacks(model: ModelSpec, sublayer: str) -> str | None:
         return (
             "routed experts are not simulated, and there is no other feed-forward part"
             if experts
-            else "no layer has it"
+            else "these layers have none"
         )
     if "attention" not in model.parts:
-        return f"no layer has it: {' and '.join(model.left_out) or 'no attention'}"
+        return f"these layers have none: {' and '.join(model.left_out) or 'no attention'}"
     if sublayer == "IP" and not model.joint_qkv:
         return "queries, keys and values have projections of low rank, not one GEMM; `t3sim workload show` lists them"
     return None
+
+
+def sublayer_spelled(name: str) -> str:
+    """Return the sublayer that *name* is but for case and ``-``, like ``fc2``; *name* itself if there is none."""
+    return spelled_as(name, dict.fromkeys(name for phases in PHASES_OF.values() for name in phases))
 
 
 def sublayer_called(name: str) -> str | None:

@@ -234,8 +234,8 @@ BAD_VALUES = [
         "workload.model: unknown model `TNLH`; did you mean `T-NLG`?",
     ),
     (
-        "workload.sublayer=FC2",
-        "workload.sublayer: unknown sublayer `FC2`; did you mean `FC-2`?",
+        "workload.sublayer=FC-3",
+        "workload.sublayer: unknown sublayer `FC-3`; did you mean `FC-2`?",
     ),
     (
         "workload={collective: {op: reduce-scatter, size: 96 MiB, gpus: 4}}",
@@ -305,6 +305,14 @@ def test_values_out_of_range(plan, problems, override, expected):
         assert len(plan(BASE, override).points) == 1
         return
     assert any(line.endswith(expected) for line in problems(BASE, override))
+
+
+def test_a_default_may_be_more_than_a_machine_has(plan, problems):
+    """16 units for communication, of 4; canary: 3 are taken."""
+    tiny = "name: e\nmachine: t3-tiny\nworkload: {gemm: {m: 256, n: 256, k: 64}, tp: 2}\nstrategy: wave-groups\n"
+    [line] = problems(tiny)
+    assert line.startswith("e.yaml:4:11: strategy.communication_units: is 16 ")
+    assert len(plan(tiny, "strategy.communication_units=3").points) == 1
 
 
 class TestTraces:

@@ -29,6 +29,8 @@ def test_what_two_names_could_mean_stays_as_it_is() -> None:
         ("{collective: {op: all_reduce, size: 64 KiB, gpus: 4}}", "Sequential"),
         ("{gemm: {m: 2048, n: 1024, k: 256}, tp: 4, operator: GEMM_AR}", "T3_MCA"),
         ("{model: t_nlg, sublayer: FC-2, tp: 8}", "t3mca"),
+        ("{model: t_nlg, sublayer: FC2, tp: 8}", "t3"),
+        ("{model: t_nlg, sublayer: qkv, tp: 8, operator: ag_gemm}", "sequential"),
     ],
 )
 @pytest.mark.parametrize("override", [True, False])

@@ -132,6 +132,16 @@ def test_categories_of_older_traces(validate: Validate) -> None:
     assert [point[name] for name in ("m", "n", "k", "measured")] == ["4096", "4096", "4096", "210"]
 
 
+def test_a_trace_may_be_a_list_of_events(validate: Validate, tmp_path: Path) -> None:
+    """The array format of traces; canary: a list of something else holds no kernel."""
+    events = json.loads(case("old_categories.json").read_text(encoding="utf-8"))["traceEvents"]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(events), encoding="utf-8")
+    assert [point["measured"] for point in validate(path).points] == ["210"]
+    path.write_text("[1]", encoding="utf-8")
+    assert validate(path).code == 3
+
+
 @pytest.mark.parametrize(
     ("name", "machine", "reasons"),
     [

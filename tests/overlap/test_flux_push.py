@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from t3sim.errors import UsageError
+from t3sim.errors import ConfigError
 from t3sim.program.operations import Gemm
 from t3sim.program.plan import Part
 from t3sim.registry import encoded
@@ -35,7 +35,9 @@ def test_more_arrays_than_a_unit_may_load_lines_of_are_refused() -> None:
     few = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB",
            "machine.gpu.collective_kernel.max_outstanding_lines=3")  # fmt: skip
     assert simulate(point("flux-push", *few, shape=(192, 64, 64), tp=3)).total > 0
-    with pytest.raises(UsageError, match=r"max_outstanding_lines: is 3, must be at least 4: `sum` adds up so many"):
+    with pytest.raises(
+        ConfigError, match=r"max_outstanding_lines: strategy flux-push: is 3, must be at least 4: `sum` adds up so many"
+    ):
         simulate(point("flux-push", *few, shape=(256, 64, 64), tp=4))
 
 

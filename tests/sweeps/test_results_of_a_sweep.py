@@ -253,20 +253,38 @@ def test_a_refused_point_is_listed_and_the_others_have_results(tmp_path: Path) -
     """One point is refused when it is planned, one when it is loaded on a machine."""
     (tmp_path / "e.yaml").write_text(
         "name: e\nmachine: t3-tiny\ntiling: gemm-64x64\n"
-        "workload: {gemm: {m: 256, n: 256, k: 64}, tp: 4, operator: gemm-ar}\n"
+        "workload: {gemm: {m: 256, n: 128, k: 64}, tp: 4, operator: gemm-ar}\n"
         "strategy: {name: sequential, communication_units: 1}\n"
-        "sweep: {grid: {strategy.name: [sequential, t3, distfuse], workload.gemm.m: [128, 256]}}\n"
+        "sweep: {grid: {strategy.name: [sequential, t3, distfuse], workload.gemm.m: [64, 256]}}\n"
     )
     answer = t3sim_here("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
     assert answer.returncode == 6
-    assert "strategy.name distfuse, workload.gemm.m 128" in " ".join(answer.stdout.split())
+    assert "strategy.name t3, workload.gemm.m 64" in " ".join(answer.stdout.split())
     with (tmp_path / "out" / "failed.csv").open() as file:
         failed = list(csv.DictReader(file))
-    assert [(row["point"], row["strategy"]) for row in failed] == [("5", "distfuse"), ("6", "distfuse")]
-    assert failed[0]["reason"].startswith("workload: ")
+    assert [(row["point"], row["strategy"]) for row in failed] == [("3", "t3"), ("5", "distfuse"), ("6", "distfuse")]
+    assert failed[0]["reason"].startswith("workload.tp: ")
     assert failed[1]["reason"].startswith("machine.link.topology: ")
-    assert n_rows(tmp_path / "out") == 4
+    assert n_rows(tmp_path / "out") == 3
     assert t3sim_here("config", "check", "e.yaml", cwd=tmp_path).returncode == 6
+
+
+@pytest.mark.parametrize(("degrees", "n_rows_left", "code"), [("[2, 3, 4]", 2, 6), ("[3, 5]", 0, 2)])
+def test_a_model_that_some_degrees_cannot_slice(degrees: str, n_rows_left: int, code: int, tmp_path: Path) -> None:
+    """3 does not divide 512; the other degrees have their results."""
+    (tmp_path / "m.yaml").write_text(
+        "name: m\nhidden: 256\nlayers: 2\nheads: 4\ntokens: 256\ntensor_parallel: [2]\nintermediate: 512\n"
+    )
+    (tmp_path / "e.yaml").write_text(
+        "name: e\nmachine: t3-tiny\ntiling: gemm-64x64\nstrategy: sequential\n"
+        f"workload: {{model: ./m.yaml, sublayer: FC2}}\nsweep: {{grid: {{workload.tp: {degrees}}}}}\n"
+    )
+    answer = t3sim_here("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
+    assert answer.returncode == code
+    assert "intermediate (512) is not divisible by tp (3)" in " ".join((answer.stdout + answer.stderr).split())
+    if n_rows_left:
+        assert n_rows(tmp_path / "out") == n_rows_left
+    assert t3sim_here("config", "check", "e.yaml", cwd=tmp_path).returncode == code
 
 
 def test_an_outcome_is_shown_in_one_line(tmp_path: Path) -> None:

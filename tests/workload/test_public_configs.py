@@ -130,6 +130,9 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[Group]]] = {
         {"model_type": "falcon", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8,
          "num_kv_heads": 4, "new_decoder_architecture": True, "parallel_attn": True}, [(4, NO_GATE)],
     ),
+    "RefinedWeb": (
+        {"hidden_size": 1024, "n_layer": 4, "n_head": 8, "n_head_kv": 4, "parallel_attn": True}, [(4, NO_GATE)],
+    ),
     "gpt_bigcode": ({**N_EMBD, "n_inner": 4096, "multi_query": True}, [(4, MQA)]),
     "gpt_bigcode with all heads": (
         {"model_type": "gpt_bigcode", **N_EMBD, "n_inner": None, "multi_query": False}, [(4, ALL_HEADS)],
@@ -137,6 +140,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[Group]]] = {
     "gpt2": ({**N_EMBD, "n_inner": None}, [(4, ALL_HEADS)]),
     "gptj": (N_EMBD, [(4, ALL_HEADS)]),
     "bloom": ({"hidden_size": 1024, "n_layer": 4, "n_head": 8}, [(4, ALL_HEADS)]),
+    "bloom of its first release": (
+        {"model_type": "bloom", "n_embed": 1024, "n_layer": 4, "num_attention_heads": 8}, [(4, ALL_HEADS)],
+    ),
+    "mllama_text_model": (
+        {**GQA, "num_hidden_layers": 4, "cross_attention_layers": [1, 3]}, [(2, PLAIN), (2, ffn(4096))],
+    ),
     "mpt": ({"d_model": 1024, "n_layers": 4, "n_heads": 8}, [(4, ALL_HEADS)]),
     "opt": ({"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8, "ffn_dim": 4096},
             [(4, ALL_HEADS)]),

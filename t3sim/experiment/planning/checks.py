@@ -40,9 +40,9 @@ def check_point(
     gpus = _kinds_of_gpus(machine.spec)
     found = [*_of_quantum(machine.spec, point.quantum)]
     found += [
-        (f"{choice.key}.{name}", f"{where}is {value}, {excess}")
-        for where, gpu in gpus for choice in choices for name, value in choice.params.items()
-        if (excess := choice.parameters[name].excess(value, gpu)) is not None
+        (f"{choice.key}.{name}", f"{where}is {value}{'' if name in choice.params else ' unless it is given'}, {excess}")
+        for where, gpu in gpus for choice in choices for name, declared in choice.parameters.items()
+        if (excess := declared.excess(value := choice.params.get(name, declared.default), gpu)) is not None
     ]  # fmt: skip
     shape_key = "workload.gemm" if tree.value["workload"].get("gemm") else "workload"
     found += workload_findings(machine.spec, workload, strategy, shape_key)

@@ -17,7 +17,7 @@ import math
 import os
 import re
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -40,7 +40,7 @@ from t3sim.experiment.planning.plugins import load_plugins
 from t3sim.experiment.planning.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
 from t3sim.experiment.planning.shipped import experiment_file
 from t3sim.experiment.planning.sweep import Axis, axes_of, moved_to, overridden, with_set
-from t3sim.experiment.planning.workload import WorkloadReader
+from t3sim.experiment.planning.workload import CannotSliceError, WorkloadReader
 from t3sim.units import base_units, format_time
 from t3sim.workload.kernel_choice import fitting_kernels, split
 
@@ -70,8 +70,15 @@ class Experiment:
     combinations: list[list[tuple[int, ...]]] = field(default_factory=list, repr=False)  # see _Planner.plan
     refused: dict[int, str] = field(default_factory=dict)  # index of each point that cannot be simulated -> reason
     machine_descriptions: dict[str, str] = field(default_factory=dict, repr=False)
+    unmade: dict[str, ConfigError] = field(default_factory=dict)  # combination without a workload, in words -> why
     notes: tuple[str, ...] = ()  # what has to be said of its models and machines
     mapping: bytes | None = field(default=None, repr=False)  # as JSON, of an experiment that is no file
+
+    @property
+    def refusals(self) -> list[str]:
+        """Each combination that cannot be simulated, with the reason."""
+        unmade = [f"{words}: {_reason(error.problems)}" for words, error in self.unmade.items()]
+        return [*unmade, *(f"{self.point_in_words(i)}: {reason}" for i, reason in self.refused.items())]
 
     @property
     def runnable(self) -> list[RunSpec]:
@@ -127,11 +134,15 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else os.fspath(value)
 
 
-def _in_words(run: RunSpec, swept: Mapping[str, Any]) -> str:
-    of_axes = [
+def _texts(swept: Mapping[str, Any]) -> list[str]:
+    return [
         f"{key} {value if isinstance(value, str) else json.dumps(value, allow_nan=False)}"
         for key, value in swept.items()
     ]
+
+
+def _in_words(run: RunSpec, swept: Mapping[str, Any]) -> str:
+    of_axes = _texts(swept)
     names = [] if "strategy" in swept or "strategy.name" in swept else [f"strategy {run.strategy}"]
     return ", ".join([*names, *of_axes])
 
@@ -163,6 +174,7 @@ class _Planner:
         self.workloads = WorkloadReader(self.folder, trace_root)
         self.machines: dict[str, ResolvedMachine | None] = {}
         self.plugins: tuple[str, ...] = ()
+        self.unmade: dict[str, ConfigError] = {}  # by the swept values of a point, why it has no workload
 
     def plan(self) -> Experiment:
         """Make all points; the combinations of one are its places on the axes, several if duplicates were left out."""
@@ -194,13 +206,18 @@ class _Planner:
             tree = root
             for path, value in (*((axes[i].path, axes[i].values[places[i]]) for i in by_prefix), *pending):
                 tree = with_set(tree, path, value, self.problems)
-            point = self._point(tree)
+            swept_here = {axis.key: axis.values[j].plain() for axis, j in zip(axes, places, strict=True)}
+            point = self._point(tree, swept_here)
             if point is not None:
                 made.setdefault(point[0].model_dump_json(), (*point, []))[3].append(places)
         if self.problems:
             raise self.problems.in_reading_order()
         if self.workloads.input_error is not None:
             raise self.workloads.input_error
+        if not made:
+            for one in self.unmade.values():
+                self.problems.take(one.problems)
+            raise self.problems.in_reading_order()
         points, provenance, refusals, combinations = map(list, zip(*made.values(), strict=True))
         swept = [{a.key: a.values[j].plain() for a, j in zip(axes, places[0], strict=True)} for places in combinations]
         left = {i: run for i, run in enumerate(points) if not refusals[i]}
@@ -222,9 +239,10 @@ class _Planner:
             provenance=provenance,
             axes={axis.key: [value.plain() for value in axis.values] for axis in axes},
             overrides=self.overrides,
-            n_duplicates=n_points - len(points),
+            n_duplicates=n_points - len(points) - len(self.unmade),
             combinations=combinations,
             refused={i: _reason(problems) for i, problems in enumerate(refusals) if problems},
+            unmade=self.unmade,
             notes=(*self.workloads.notes, *self._notes_on_machines()),
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
@@ -294,7 +312,7 @@ class _Planner:
 
     # one point
 
-    def _point(self, tree: Node) -> tuple[RunSpec, Mapping[str, Node], Problems] | None:
+    def _point(self, tree: Node, swept: Mapping[str, Any]) -> tuple[RunSpec, Mapping[str, Node], Problems] | None:
         """The point of a tree, its values' nodes, and why it is refused; None if a value of its own is illegal."""
         before, refusals = len(self.problems), Problems(str(self.path))
         content = {key: node for key, node in tree.value.items() if key in OF_A_POINT}
@@ -311,7 +329,12 @@ class _Planner:
         workload = None
         if "workload" not in bad_keys:
             spec = machine.spec if machine else None
-            workload = self.problems.caught(self.workloads.read, tree, point.workload, kernels, spec)
+            try:
+                workload = self.workloads.read(tree, point.workload, kernels, spec)
+            except CannotSliceError as error:
+                self.unmade[", ".join(_texts(swept))] = error
+            except ConfigError as error:
+                self.problems.take(error.problems)
         if machine is not None and workload is not None:
             check_point(refusals, tree, machine, workload, point, choices)
         if len(self.problems) > before or machine is None or workload is None or strategy is None:
@@ -394,7 +417,7 @@ def _refusal_of(error: UsageError, provenance: Mapping[str, Node], root: Node) -
     return node.problem(key if is_key else "strategy", message)
 
 
-def _reason(problems: Problems) -> str:
+def _reason(problems: Iterable[Problem]) -> str:
     """Return the first of *problems* as a reason of a refusal, without its place."""
     first = next(iter(problems))
     return f"{first.key}: {first.message}" if first.key else first.message

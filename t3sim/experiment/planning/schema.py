@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from t3sim.config.experiment import AttentionKind, CollectiveSpec, ElementName, GemmShape, LayerKind, OperatorKind
 from t3sim.config.gpu_overrides import MODELS
@@ -18,6 +18,7 @@ from t3sim.config.machine import (
 )
 from t3sim.config.operating_points import OperatingPoint
 from t3sim.config.presets import JITTER, SKEW
+from t3sim.workload.sublayers import sublayer_spelled
 
 SCHEMA_VERSION = 1
 MAX_TP = 1024
@@ -32,7 +33,7 @@ class WorkloadFile(Spec):
     """``workload:`` exactly one of a model's sublayer or layer, a GEMM, a tile trace or a collective."""
 
     model: str | None = Field(None, description="Model: a preset, a model file, or the `config.json` of a checkpoint.")
-    sublayer: str | None = Field(
+    sublayer: Annotated[str, AfterValidator(sublayer_spelled)] | None = Field(
         None, description="Sublayer of the model: `OP`, `FC-2`, `FC-1`, `IP`, or `QKV` (with `ag-gemm`)."
     )
     group: Count | None = Field(

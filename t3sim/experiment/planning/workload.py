@@ -37,6 +37,10 @@ OF_A_LAYER = ("attention", "sequence", "context", "operators")  # keys on which 
 OF_GENERATION, OF_OTHER_LAYERS = ("context",), ("sequence", "attention")
 
 
+class CannotSliceError(ConfigError):
+    """A workload of legal values that has no GEMM on so many GPUs, or not this one."""
+
+
 class WorkloadReader:
     """Reads the workloads of one experiment; the first unreadable trace is kept as ``input_error``."""
 
@@ -138,12 +142,14 @@ class WorkloadReader:
         elif machine is not None:
             model = on_machine(model, machine.gpu.compute_unit)
         if given.sublayer is not None and (why_not := lacks(model, TURNED_AROUND.get(given.sublayer, given.sublayer))):
-            raise refusal(tree, "workload.sublayer", f"{model.name} {given.sublayer}: {why_not}")
+            at_group = f" of group {given.group}" if given.group is not None else ""
+            message = f"{model.name} {given.sublayer}{at_group}: {why_not}"
+            raise CannotSliceError(refusal(tree, "workload.sublayer", message).problems)
         try:
             layer = None if given.layer is None else self._layer(tree, given, model, tp)
             gemm = gemm_of(model, given.sublayer or SUBLAYERS[0], tp, operator)
         except ValueError as error:
-            raise refusal(tree, "workload.tp", str(error)) from None
+            raise CannotSliceError(refusal(tree, "workload.tp", str(error)).problems) from None
         parts = {"model": model.name, "sublayer": given.sublayer, "layer": layer, "tp": tp, "operator": operator}
         return {**parts, "gemm": gemm if layer is None else None}, gemm
 
