@@ -16,10 +16,13 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
+
 Value = str | int | float
 
 ROUNDING = 0.01  # files round times to 10 ns and rates to two digits; a wrong rate is off by far more than 1 %
 ROUNDING_ABSOLUTE = 0.0101  # of a rate or time that was rounded to two digits
+MOST_MATRIX_RATE = {16: 1.0, 32: 0.5, 8: 2.0, 4: 6.0}  # of any device, relative to 16 bits, by the bits of an element
 LARGEST = 1e18  # also keeps out integers that no float holds
 
 
@@ -185,6 +188,8 @@ def _gemm_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     """A GEMM is not faster than its operations at the peak rate (of the SMs that it had)."""
     is_known = peaks is not ANY_DEVICE  # else the most SMs are of one device, the highest rate of another
     rate = peaks.matrix_tflops * (min(1.0, float(row.get("sms", peaks.sms)) / peaks.sms) if is_known else 1.0)
+    element = ELEMENT_TYPES.get(str(row.get("element") or DEFAULT_TYPE))
+    rate *= MOST_MATRIX_RATE.get(16 if element is None else element.bits, 1.0)
     least = gemm_flops(row) / rate / 1e6
     return least, f"at {rate:.0f} TFLOP/s the GEMM takes {least:.2f} us"
 
@@ -419,6 +424,10 @@ ACCESSED = (
 )
 KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
 ROTATED = "rotated"
+ELEMENT = _text(
+    "element", f"type of the operands of the GEMM: {', '.join(ELEMENT_TYPES)}; empty: {DEFAULT_TYPE} or bf16",
+    tuple(ELEMENT_TYPES), default="",
+)  # fmt: skip
 OPERANDS = _text(
     "operands", f"{ROTATED}: each call has others, which are not in the L2; empty: they are there if they fit",
     (ROTATED,), default="",
@@ -475,14 +484,14 @@ _ALL = (
         *_spread(),
     ),
     _kind(
-        "gemm", "one FP16 GEMM on one GPU, repeated back-to-back",
+        "gemm", "one GEMM on one GPU, repeated back-to-back",
         *SUBLAYER, *GEMM, *_spread(_gemm_floor), TFLOPS,
-        optional=(KERNEL, SM_CLOCK, POWER, OPERANDS),
+        optional=(KERNEL, SM_CLOCK, POWER, OPERANDS, ELEMENT),
     ),
     _kind(
-        "gemm_gaps", "one FP16 GEMM at a time, the GPU idle for gap_us before each",
+        "gemm_gaps", "one GEMM at a time, the GPU idle for gap_us before each",
         *SUBLAYER, *GEMM, _count("gap_us", "us", "pause before each"), *_spread(_gemm_floor), TFLOPS,
-        optional=(KERNEL, SM_CLOCK, POWER),
+        optional=(KERNEL, SM_CLOCK, POWER, ELEMENT),
     ),
     _kind(
         "gemm_sm_split", "the same GEMM on fewer SMs",
@@ -560,6 +569,7 @@ _ALL = (
             _text("parameters", "of the strategy, like chunks=8;host=eager"),
             _text("tiling", "the kernel of its GEMM, if that is no library's: one of t3sim's"),
             OPERANDS,
+            ELEMENT,
             _text("source", "who measured it: rows of one source are a table"),
             _whole("runs", "in the loop that it was timed in, to warm up too; empty: more than the power limit allows"),
             _time("host_us", "that the host takes for a call, in a loop of them; empty: as in the provenance"),

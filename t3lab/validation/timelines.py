@@ -10,6 +10,7 @@ from pathlib import Path
 from t3lab.measurements.samples import Measurement, Measurements
 from t3lab.measurements.timeline import Kernel
 from t3lab.validation.simulation import TimedTile, scatter_figures, tile_figures
+from t3sim.config.element_types import DEFAULT_TYPE
 from t3sim.config.experiment import GemmShape
 
 TIMELINE_COLUMNS = Kernel._fields  # with the file; workgroups are rows of it
@@ -57,7 +58,8 @@ class Timeline:
 
 def shape_of(row: Measurement) -> GemmShape:
     """Return the shape of the GEMM of *row*."""
-    return GemmShape(m=int(row["m"]), n=int(row["n"]), k=int(row["k"]))
+    element = str(row.values.get("element") or DEFAULT_TYPE)
+    return GemmShape.model_validate({"m": int(row["m"]), "n": int(row["n"]), "k": int(row["k"]), "element": element})
 
 
 def folder_of(row: Measurement) -> Path:

@@ -18,7 +18,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_kernels
 from t3sim.strategies import not_an_operator_of, overlap_strategies
 from t3sim.workload.kernel_choice import fitting_kernels
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.tiling import moved_bytes
 
 
 def points(row: Measurement, bench: Bench) -> Iterable[Point]:
@@ -40,7 +40,7 @@ def _parts(row: Measurement, bench: Bench, machine: MachineSpec) -> Comparison:
     """Compare with the GEMM, and the collective of its output after it or the all-gather of its A before it."""
     is_gather = row["op"] == "ag-gemm"
     op: Op = "all-gather" if is_gather else "reduce-scatter" if row["op"] == "gemm-rs" else "all-reduce"
-    size = ELEMENT_BYTES * int(row["m"]) * int(row["k"]) if is_gather else output_bytes(row)
+    size = moved_bytes(shape_of(row), "ag-gemm") if is_gather else output_bytes(row)
     terms = [Term(bench.gemm(row, machine)), Term(bench.ring(op, size, int(row["tp"])))]
     return Comparison.of(*(reversed(terms) if is_gather else terms), remark="its parts back to back")
 
