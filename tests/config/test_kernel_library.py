@@ -206,7 +206,8 @@ def test_kernels_are_called_by_their_tiles() -> None:
 @pytest.mark.parametrize(
     ("machine", "library"),
     [
-        ("h200", "cublas-hopper"), ("h100", "cublas-hopper"), ("mi355x", "cublas-hopper"), ("a100", "cublas-ampere"),
+        ("h200", "cublas-hopper"), ("h100", "cublas-hopper"), ("mi355x", "cublas-hopper"), ("b200", "cublas-blackwell"),
+        ("gb300", "cublas-blackwell"), ("h20", "cublas-hopper"), ("l40s", "cublas-ampere"), ("a100", "cublas-ampere"),
         ("a100-40g", "cublas-ampere"), ("t3-150", None),
     ],
 )  # fmt: skip

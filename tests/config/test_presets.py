@@ -60,7 +60,7 @@ def test_machines_resolve_and_keep_the_source_of_every_value(name):
     assert n_leaves > 60
 
 
-MADE_FOR = {"hbm3e-h200": "h200", "hbm3e-mi355x": "mi355x"}
+MADE_FOR = {"hbm3e-h200": "h200", "hbm3e-mi355x": "mi355x", "hbm3e-b200": "b200", "hbm3-mi300x": "mi300x"}
 
 
 def presets_memory(name):
@@ -72,7 +72,7 @@ def presets_memory(name):
 @pytest.mark.parametrize("name", presets.preset_names("memory"))
 def test_memories_are_legal_beside_the_other_parts_of_t3_150(name):
     over = {"preset": Node("t3-150", PLACE), "memory": Node(name, PLACE)}
-    if name == "hbm3e-mi355x":
+    if name in ("hbm3e-mi355x", "hbm3e-b200", "hbm3-mi300x"):
         over["gpu"] = Node({"l2": Node({"n_banks": Node(128, PLACE)}, PLACE)}, PLACE)  # 128 channels
     machine = resolve_machine(Node(over, PLACE)).spec
     assert machine.memory == presets_memory(name)

@@ -27,11 +27,14 @@ compiled_only = pytest.mark.skipif(_jit.IS_INTERPRETED, reason="interpreted, a m
 
 
 @compiled_only
-def test_all_shipped_machines_but_one_share_two_layouts() -> None:
-    """The one has 128 channels, each of two of the hardware."""
-    found = {name: layout_for(machine_of(name, ())) for name in preset_names("machine") if name != "mi355x"}
-    assert {name for name, layout in found.items() if layout == HBM3} == {"a100", "a100-40g", "h100", "h200"}
-    assert set(found.values()) == {Layout(), HBM3}
+def test_shipped_machines_share_four_layouts() -> None:
+    """Memories of eight stacks have 128 channels, each of two of the hardware; MI300X more than 272 compute units."""
+    found = {name: layout_for(machine_of(name, ())) for name in preset_names("machine")}
+    of_hopper = {"a100", "a100-40g", "h100", "h200", "h800", "h20", "l40s"}
+    assert {name for name, layout in found.items() if layout == HBM3} == of_hopper
+    wide = HBM3._replace(n_channels=256)
+    assert {name for name, layout in found.items() if layout == wide} == {"mi355x", "b200", "b300", "gb200", "gb300"}
+    assert set(found.values()) == {Layout(), HBM3, wide, wide._replace(n_compute_units=1088)}
 
 
 @compiled_only
