@@ -143,7 +143,7 @@ def test_what_people_call_it_is_understood(kind, name):
 
 
 def test_another_product_is_not_guessed():
-    said = unknown_name("machine", "b200", presets.preset_names("machine"))
+    said = unknown_name("machine", "tpu-v7", presets.preset_names("machine"))
     assert "did you mean" not in said
     assert "derive" in said
 
