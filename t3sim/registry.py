@@ -21,6 +21,9 @@ LARGEST = (1 << 60) - 1  # value of a parameter; the kernel's NEVER is above it
 class Parameter:
     """A parameter that an entry declares: a whole number, or one of a few words that stand for one.
 
+    ``schemes_of``: kinds of operator for which its values are ways of their own, which advice tells apart by name; with
+    others it has no effect.
+
     Raises ``ValueError`` for a default that is not a value of the parameter.
     """
 
@@ -34,6 +37,7 @@ class Parameter:
     below: str = ""  # the same for a value that is not allowed itself
     tried: tuple[int | str, ...] = ()  # that a search for the best value looks at; none: the default alone
     meaning: str = ""
+    schemes_of: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for value in (*self.tried, *(() if self.default is None else (self.default,))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,8 @@ class Answer:
             return found | {"reason": self.case.reference.refused}
         second, winner = self.case.runner_up, self.case.winner
         found |= {
-            "winner": winner.candidate.strategy, "parameters": _values(winner.candidate), "time_us": winner.us,
+            "winner": winner.candidate.strategy, "scheme": winner.candidate.scheme,
+            "parameters": _values(winner.candidate), "time_us": winner.us,
             "error": None if self.error is None else round(self.error, 4), "speedup": self.speedup,
             "runner_up": None if second is None else second.candidate.strategy,
             "runner_up_parameters": None if second is None else _values(second.candidate), "margin": self.margin,
@@ -135,9 +136,7 @@ class Answer:
 
     def _of_hosts(self) -> list[str]:
         """Say how the winner depends on the host, if it does."""
-        listed = ", ".join(
-            f"with {host} {one.candidate.strategy} ({_us(one.us)})" for host, one in self.by_host.items()
-        )
+        listed = ", ".join(f"with {host} {one.candidate.scheme} ({_us(one.us)})" for host, one in self.by_host.items())
         if self.host is not None:
             return [f"The host decides: {listed}. This is the answer with host {self.host}."]
         return [f"The same with each host: {listed}."] if self.case.winner.host is not None else []
@@ -234,11 +233,11 @@ class Answer:
 
 NAME = ("model", "gemm", "operator", "machine", "tp", "m", "n", "k")
 COLUMNS = (
-    *NAME, "host", "winner", "parameters", "time_us", "error",
+    *NAME, "host", "winner", "scheme", "parameters", "time_us", "error",
     "speedup", "runner_up", "runner_up_parameters", "margin", "is_tie", "ties", "is_validated", "bound_us",
     "with_hardware", "with_hardware_us", "n_candidates", "n_simulated", "n_refused", "reason",
 )  # fmt: skip
-CANDIDATES = (*NAME, "strategy", "parameters", "status", "outline_us", "time_us", "reason")
+CANDIDATES = (*NAME, "strategy", "scheme", "parameters", "status", "outline_us", "time_us", "reason")
 EXPOSED = (*NAME, "strategy", "parameters", "part", "us")
 
 
@@ -255,8 +254,8 @@ class Advice:
         case = self.case
         return [
             [
-                *case_columns(case).values(), one.candidate.strategy, _values(one.candidate), one.status,
-                one.outline_us, None if one.refused else one.us, one.refused or None,
+                *case_columns(case).values(), one.candidate.strategy, one.candidate.scheme, _values(one.candidate),
+                one.status, one.outline_us, None if one.refused else one.us, one.refused or None,
             ]
             for one in [*(case.possible if case.is_answered else []), *(one for one in case.choices if one.refused)]
         ]  # fmt: skip
@@ -316,7 +315,7 @@ def advice_of(
     bound = bound_us(case)
     hosts = {host: of_host for host, of_host in case.by_host.items() if host is not None}
     winners = {host: of_host.winner for host, of_host in hosts.items()}
-    differ = len({one.candidate.strategy for one in winners.values()}) > 1
+    differ = len({one.candidate.scheme for one in winners.values()}) > 1
     asked: list[tuple[str | None, Case]] = [(None, next(iter(hosts.values()), case))]
     if differ:
         asked = list(hosts.items())
@@ -362,7 +361,7 @@ def changes_of(case: Case, hosts: Collection[str] = ()) -> dict[str, str]:
     """
     best: dict[str, Choice] = {}
     for one in case.possible:
-        best.setdefault(one.candidate.strategy, one)
+        best.setdefault(one.candidate.scheme, one)
     found, ratios = {}, case.ratios()
     for circumstance, (changed, params) in circumstances(case, hosts).items():
         times = {}
@@ -376,7 +375,7 @@ def changes_of(case: Case, hosts: Collection[str] = ()) -> dict[str, str]:
                 continue
             times[name] = us * ratios.get(name, 1.0)
         winner = min(times, key=lambda name: times[name], default=None)
-        if winner is not None and winner != case.winner.candidate.strategy:
+        if winner is not None and winner != case.winner.candidate.scheme:
             found[circumstance] = winner
     return found
 
@@ -423,11 +422,14 @@ def _with_status(one: Choice) -> str:
 
 
 def write_advice(
-    folder: Path, advice: Sequence[Advice], small: Sequence[SimulationResult | Refusal] = ()
+    folder: Path,
+    advice: Sequence[Advice],
+    small: Sequence[SimulationResult | Refusal] = (),
+    more: Mapping[str, bytes] | None = None,
 ) -> list[Path]:
     """Write a row for each GEMM, candidate and part of what was simulated, and a profile for ``torch.compile``.
 
-    *small*: what was simulated of ``profile.small_runs``, for the profile.
+    *small*: what was simulated of ``profile.small_runs``, for the profile; *more*: other files by name.
     """
     rows = [answer.row().values() for one in advice for answer in one.answers]
     tables = {
@@ -439,5 +441,6 @@ def write_advice(
     own = [one.case.reference.result for one in advice if one.case.is_answered]
     results = [one for one in (*own, *small) if one is not None and not isinstance(one, Refusal)]
     contents[folder / "profile.json"] = profile_bytes(results)
+    contents |= {folder / name: content for name, content in (more or {}).items()}
     publish(contents)
     return list(contents)

@@ -5,8 +5,10 @@
 2. Every candidate gets an outline (``outline``), which leaves out the memory only.
 3. The candidate of the shortest expected time is simulated, again and again, until none that is left is expected to be
    as short as the shortest that was simulated.  What is expected of a candidate is its outline, times what the
-   simulations of the same strategy took over theirs; of a strategy that was not simulated yet, its outline.
-4. So is the runner-up, the best candidate of another strategy, unless it is expected to be far behind.
+   simulations of the same scheme took over theirs; of a scheme that was not simulated yet, its outline.
+4. So is the runner-up, the best candidate of another scheme, unless it is expected to be far behind.
+
+A scheme is a strategy; of a sequential all-reduce, the library that runs it.
 
 Where strategies depend on how the host issues operations (``host``: graph, eager), there is a winner with each host.  A
 candidate that cannot run, whatever refuses it and whenever, keeps the reason and is left out of the search.
@@ -20,7 +22,7 @@ from itertools import product
 from typing import Any
 
 from t3sim.analytic.outline import part_outline, plan_outline
-from t3sim.config.experiment import RunSpec, TilingSpec
+from t3sim.config.experiment import OperatorKind, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import EnvironmentFailure, T3SimError, UsageError
 from t3sim.program.host import HOST
@@ -77,6 +79,13 @@ class Candidate:
         of_it = {name: value for name, value in params.items() if name in declared}
         return Candidate(self.strategy, tuple((dict(self.params) | of_it).items()))
 
+    @property
+    def scheme(self) -> str:
+        """Return what it is told apart by: the strategy, or the value of a parameter that names a scheme."""
+        declared = overlap_strategies.get(self.strategy).parameters
+        named = [str(value) for name, value in self.params if declared[name].schemes_of]
+        return ", ".join(named) or self.strategy
+
     def __str__(self) -> str:
         values = ", ".join(f"{name} {value}" for name, value in self.params)
         return f"{self.strategy} ({values})" if values else self.strategy
@@ -89,13 +98,17 @@ def candidates(run: RunSpec, given: dict[str, Any]) -> list[Candidate]:
     """
     operator = run.workload.operator
     entries = [one for one in in_order() if one.availability == "exists today" and operator in one.operators]
-    return [candidate for entry in entries for candidate in of_strategy(entry, run.machine, given)]
+    return [one for entry in entries for one in of_strategy(entry, run.machine, given, operator)]
 
 
-def of_strategy(entry: OverlapStrategy, machine: MachineSpec, given: dict[str, Any]) -> Iterator[Candidate]:
+def of_strategy(
+    entry: OverlapStrategy, machine: MachineSpec, given: dict[str, Any], operator: OperatorKind
+) -> Iterator[Candidate]:
     """Yield *entry* with each combination of the values tried; parameters without any keep their default."""
     tried: dict[str, tuple[Any, ...]] = {}
     for name, parameter in entry.parameters.items():
+        if parameter.schemes_of and operator not in parameter.schemes_of:
+            continue
         if name in given:
             tried[name] = (given[name],)
         elif parameter is HOST:
@@ -184,11 +197,11 @@ class Case:
         return replace(self, choices=[one for one in self.choices if one.host in (None, host)])
 
     def ratios(self) -> dict[str, float]:
-        """Return by strategy how much longer its simulations took than their outlines, of those that were simulated."""
+        """Return by scheme how much longer its simulations took than their outlines, of those that were simulated."""
         found: dict[str, list[float]] = {}
         for one in self.choices:
             if one.us and one.outline_us:
-                found.setdefault(one.candidate.strategy, []).append(one.us / one.outline_us)
+                found.setdefault(one.candidate.scheme, []).append(one.us / one.outline_us)
         return {name: sum(ratios) / len(ratios) for name, ratios in found.items()}
 
     def expected(self, one: Choice) -> float:
@@ -214,15 +227,15 @@ class Case:
 
     @property
     def others(self) -> list[Choice]:
-        """Return the best choice of each strategy but the winner's, by expected time."""
+        """Return the best choice of each scheme but the winner's, by expected time."""
         best: dict[str, Choice] = {}
         for one in self.possible:
-            best.setdefault(one.candidate.strategy, one)
-        return [one for name, one in best.items() if name != self.winner.candidate.strategy]
+            best.setdefault(one.candidate.scheme, one)
+        return [one for name, one in best.items() if name != self.winner.candidate.scheme]
 
     @property
     def runner_up(self) -> Choice | None:
-        """Return the fastest choice of another strategy than the winner's; None: there is no other."""
+        """Return the fastest choice of another scheme than the winner's; None: there is no other."""
         return next(iter(self.others), None)
 
     def next(self) -> Choice | None:
@@ -245,7 +258,7 @@ def _expected(one: Choice, ratios: Mapping[str, float]) -> float:
     if one.us is not None:
         return one.us
     assert one.outline_us is not None
-    return one.outline_us * ratios.get(one.candidate.strategy, 1.0)
+    return one.outline_us * ratios.get(one.candidate.scheme, 1.0)
 
 
 def case_of(run: RunSpec, given: dict[str, Any]) -> Case:
@@ -302,11 +315,20 @@ def outline_all(case: Case) -> None:
     case.stretch = {op.tiles.tiling: to_ps(phases["gemm"].ticks) / part_outline(gemm, machine)}
     plan = plan_for(case.run, op)
     case.known = {part.key: to_ps(phases[part.role].ticks) for part in plan.parts() if part.role in phases}
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    kept = []
     for one in case.choices:
         try:
             one.outline_us = outline_us(one.run, case)
+            parts = one.candidate.strategy, tuple(part.key for part in plan_for(one.run, op).parts())
         except REFUSALS as error:
             one.refused = reason_of(error)
+        else:
+            if parts in seen:  # a library that leaves this size to another one
+                continue
+            seen.add(parts)
+        kept.append(one)
+    case.choices = kept
 
 
 def lacks(result: SimulationResult, op: Operator) -> str:

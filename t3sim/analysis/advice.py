@@ -35,6 +35,7 @@ TEXTS = (
     "reason",
 )  # fmt: skip
 MOST_BARS = 40
+LEAST_SIZES = 3  # numbers of rows from which on times are drawn over them
 MOST_CURVES = 8
 
 
@@ -47,7 +48,10 @@ def draw_advice(folder: Path) -> list[Path]:
     if advice.empty:
         return []
     with style.journal_style():
-        drawings = {"map": map_of(advice), "exposed": exposed_time(advice, exposed), "parameters": curves(candidates)}
+        drawings = {
+            "map": map_of(advice), "exposed": exposed_time(advice, exposed), "parameters": curves(candidates),
+            "thresholds": thresholds(candidates),
+        }  # fmt: skip
     return [path for name, one in drawings.items() if one is not None for path in save([one], folder / name)]
 
 
@@ -93,6 +97,36 @@ def map_of(advice: pd.DataFrame) -> Drawing:
         " colour of the next where the difference is below the error of the machine."
     )
     return Drawing(figure, caption)
+
+
+def thresholds(candidates: pd.DataFrame) -> Drawing | None:
+    """Draw the time of each scheme over the rows, a panel for each GEMM; None: there are too few numbers of rows."""
+    table = candidates.assign(us=candidates["time_us"].fillna(candidates["outline_us"]), case=names_of(candidates))
+    table = table.dropna(subset=["us"])
+    best = table.loc[table.groupby(["case", "m", "scheme"], sort=False)["us"].idxmin()]
+    n_sizes = best.groupby("case", sort=False)["m"].nunique()
+    cases = list(n_sizes.index[n_sizes >= LEAST_SIZES])[:MOST_CURVES]
+    if not cases:
+        return None
+    colours = colours_of(best.loc[best["case"].isin(cases), "scheme"])
+    figure = style.new_figure(2, 0.4 + 2.2 * len(cases))
+    panels = np.atleast_1d(figure.subplots(len(cases), 1, sharex=True))
+    for axes, case in zip(panels, cases, strict=True):
+        for scheme, line in best.loc[best["case"].eq(case)].groupby("scheme"):
+            line = line.sort_values("m")
+            axes.plot(line["m"], line["us"], color=colours[str(scheme)], linewidth=1)
+            known = line.loc[line["time_us"].notna()]
+            axes.plot(known["m"], known["us"], color=colours[str(scheme)], marker="o", markersize=3, linestyle="")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_title(case, loc="left")
+        axes.set_ylabel("time (us)")
+        style.light_grid(axes)
+    panels[-1].set_xlabel("tokens")
+    style.legend_outside(figure, [Patch(facecolor=colour, label=name) for name, colour in colours.items()])
+    return Drawing(
+        figure, "Time of the operator by tokens and scheme: marks are simulated, lines without are estimates."
+    )
 
 
 def exposed_time(advice: pd.DataFrame, exposed: pd.DataFrame) -> Drawing:

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
     from t3sim.advice.answer import Answer
     from t3sim.advice.cases import Parallelism
+    from t3sim.advice.thresholds import Sizes
     from t3sim.config.experiment import RunSpec
     from t3sim.system.simulate import SimulationResult
 
 WIDTH = 80
 SMALL_US = 10.0  # shorter times have a decimal
+MOST_PARAGRAPHS = 24  # answers that are explained one by one
+MOST_SCHEMES, SCHEME_WIDTH = 6, 12  # columns of a table of thresholds
 OF_A_MODEL = {
     "machine": "-s machine=NAME takes another", "tiling": "-s tiling=NAME takes others",
     "tp": "-s workload.tp=8 takes another", "tokens": "-s workload.tokens=1024 takes others",
@@ -79,6 +82,7 @@ def advise(
 
     Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
     """
+    from t3sim.advice import all_reduces, thresholds
     from t3sim.advice.answer import advice_of, hardware_candidate, write_advice
     from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, notes_on, numbers
     from t3sim.advice.profile import small_runs
@@ -88,6 +92,7 @@ def advise(
     from t3sim.experiment.running.phase_runner import PhaseRunner
     from t3sim.experiment.running.phase_task import ExperimentPoint
     from t3sim.experiment.running.result_folder import default_folder, owned
+    from t3sim.results.writer import table_bytes
     from t3sim.strategies.interface import MEANINGS
 
     if is_experiment(target):
@@ -131,12 +136,24 @@ def advise(
         validated = Validated.of(runs[0].machine)
         advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
         answers = [answer for one in advice for answer in one.answers]
+        sizes = thresholds.sizes_of(answers)
         echo("", *table(answers))
-        for answer in answers:
+        for one in sizes:
+            echo("", *thresholds_table(one))
+        if len(answers) > MOST_PARAGRAPHS:
+            note(f"{len(answers)} answers are not explained one by one: ask for fewer tokens, like --tokens 64")
+        for answer in answers if len(answers) <= MOST_PARAGRAPHS else ():
             echo("", *paragraph(answer))
         echo("", "times of small GEMMs and collectives for profile.json, and figures")
         small = simulate(small_runs([case for case in cases if case.is_answered]))
-        files = write_advice(directory, advice, small)
+        more: dict[str, bytes] = {}
+        if sizes:
+            more["thresholds.csv"] = table_bytes(thresholds.COLUMNS, [row for one in sizes for row in one.ranges()])
+        if found := all_reduces.simulated([case for case in cases if case.is_answered], simulate):
+            of = runs[0].machine
+            more["all_reduces.csv"] = table_bytes(all_reduces.COLUMNS, all_reduces.rows(of.name, found))
+            more["all_reduces.json"] = all_reduces.tables_bytes(of.name, of.gpu.compute_capability, found)
+        files = write_advice(directory, advice, small, more)
         without_figures = None if no_figures else lacking("figures")
         if without_figures:
             note(without_figures)
@@ -171,11 +188,41 @@ def table(answers: Sequence[Answer]) -> list[str]:
             continue
         margin = "" if answer.margin is None else "tie" if answer.is_tie else f"{answer.margin:.0%}"
         host = "" if answer.host is None else f" ({answer.host})"
+        second = "-" if answer.case.runner_up is None else answer.case.runner_up.candidate.scheme
         lines.append(
-            f"{start}{row['winner'] + host:20.20}{row['time_us']:>7.{0 if row['time_us'] >= SMALL_US else 1}f}"
-            f"{row['speedup']:>8.2f}  {row['runner_up'] or '-':16.16}{margin:>6}"
+            f"{start}{row['scheme'] + host:20.20}{row['time_us']:>7.{0 if row['time_us'] >= SMALL_US else 1}f}"
+            f"{row['speedup']:>8.2f}  {second:16.16}{margin:>6}"
         )
     return lines
+
+
+def thresholds_table(one: Sizes) -> list[str]:
+    """Return the times of the schemes of a GEMM by number of rows, and from which on which of them wins."""
+    from t3sim.advice.thresholds import rows_of, times_of, winner_of
+
+    schemes = one.schemes[:MOST_SCHEMES]
+    headings = [wrap(name, SCHEME_WIDTH - 1) for name in schemes]
+    height = max(map(len, headings))
+    padded = [["", *[""] * (height - len(lines)), *lines][-height:] for lines in headings]
+    row = one.answers[0].row()
+    lines = [f"{name_of(row)}, TP {row['tp']}, us by tokens: * wins, ~ ties, () estimated"]
+    for number, cells in enumerate(zip(*padded, strict=True)):
+        start = "tokens" if number == height - 1 else ""
+        lines.append(f"{start:>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in cells))
+    for answer in one.answers:
+        times, ties = times_of(answer), {tie.candidate.scheme for tie in answer.ties}
+        cells = []
+        for scheme in schemes:
+            if scheme not in times:
+                cells.append("-")
+                continue
+            us, is_simulated = times[scheme]
+            text = f"{us:.{0 if us >= SMALL_US else 1}f}"
+            mark = "*" if scheme == winner_of(answer) else "~" if scheme in ties else ""
+            cells.append(f"{text}{mark}" if is_simulated else f"({text}){mark}")
+        lines.append(f"{rows_of(answer):>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in cells))
+    starts = [f"{winner} from {start}" for *_, start, _, winner, _, _ in one.ranges()]
+    return [*lines, *wrap(f"Winner: {', '.join(starts)} tokens.", WIDTH)]
 
 
 def name_of(row: dict[str, object]) -> str:

@@ -3,7 +3,7 @@
 Of a GEMM whose output is reduced at all GPUs: GEMM, then an all-reduce by the library or kernel ``all_reduce``.
 """
 
-from t3sim.collective.direct import ALGORITHMS, NCCL
+from t3sim.collective.direct import ALGORITHMS, LIBRARIES, NCCL
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, all_reduce_parts, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Plan, in_order
@@ -12,6 +12,7 @@ from t3sim.strategies.interface import Params, strategy
 
 ALL_REDUCE = Parameter(
     NCCL, words={name: number for number, name in enumerate(ALGORITHMS)}, has_numbers=False,
+    tried=LIBRARIES, schemes_of=("gemm-ar",),
     meaning="Library or kernel of the all-reduce of `operator: gemm-ar`; other operators have none.",
 )  # fmt: skip
 

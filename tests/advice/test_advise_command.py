@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from t3sim.advice import search
+from t3sim.advice.all_reduces import AllReduce, threshold
 from t3sim.advice.answer import circumstances
 from t3sim.advice.cases import cases_of_model
 from t3sim.advice.search import Case, candidates
@@ -318,3 +319,56 @@ def test_a_flux_form_is_named_with_what_measurements_say(answer: tuple[Path, str
     names = {row["winner"] for row in rows(folder / "advice.csv")}
     assert any(name.startswith("flux") for name in names)
     assert "Caution: Flux was measured slower than sequential" in " ".join(text.split())
+
+
+ALL_REDUCES = EXPERIMENT.replace("tp: 4}", "tp: 4, operator: gemm-ar}").replace("[512, 1024]", "[1, 16, 1024]")
+
+
+@pytest.fixture(scope="module")
+def thresholds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The answer for a small GEMM with its all-reduce at three numbers of tokens."""
+    folder = tmp_path_factory.mktemp("thresholds")
+    (folder / "small.yaml").write_text(ALL_REDUCES.replace("strategy: t3", "strategy: sequential"))
+    overrides = [part for value in SMALL for part in ("-s", value)]
+    result = advised(str(folder / "small.yaml"), *overrides, "-o", str(folder / "out"), "-j", "1")
+    assert result.exit_code == 0, result.output
+    return folder / "out", result.output
+
+
+def test_libraries_of_all_reduces_are_schemes(thresholds: tuple[Path, str]) -> None:
+    folder, printed = thresholds
+    schemes = {row["scheme"] for row in rows(folder / "candidates.csv") if row["strategy"] == "sequential"}
+    assert {"nccl", "vllm", "pytorch-one-shot", "pytorch-two-shot"} <= schemes
+    found = rows(folder / "thresholds.csv")
+    assert [found[0]["from_m"], found[-1]["to_m"]] == ["1", "1024"]
+    assert found[0]["scheme"] != "nccl"  # of a few KiB
+    assert f"{found[0]['scheme']} from 1" in printed
+    assert (folder / "thresholds.png").exists()
+
+
+def test_tables_of_all_reduces_are_what_was_simulated(thresholds: tuple[Path, str]) -> None:
+    folder, _ = thresholds
+    times = {(int(row["bytes"]), row["algorithm"]): float(row["time_us"]) for row in rows(folder / "all_reduces.csv")}
+    content = json.loads((folder / "all_reduces.json").read_text())
+    limit = content["vllm"]["CUSTOM_ALL_REDUCE_MAX_SIZES"]["9.0"]["4"]
+    own = min(us for (size, name), us in times.items() if size == limit // 2 and name.startswith("vllm"))
+    assert own < times[limit // 2, "nccl"]
+    switch = content["vllm"]["one_stage_below"]["9.0"]["4"]
+    assert times[switch // 2, "vllm-one-stage"] < times[switch // 2, "vllm-two-stage"]
+    assert times[1024, "vllm-one-stage"] < times[1024, "nccl"]
+
+
+def test_without_an_all_reduce_there_are_no_such_tables(answer: tuple[Path, str]) -> None:
+    folder, _ = answer
+    assert not (folder / "all_reduces.json").exists()
+    assert not (folder / "thresholds.csv").exists()  # of two numbers of tokens
+    assert {row["scheme"] for row in rows(folder / "candidates.csv")} & {"sequential"}
+
+
+def test_canary_a_threshold_is_twice_the_last_size_that_wins() -> None:
+    found = [AllReduce(4, size, name, us) for size, name, us in (
+        (1024, "a", 1.0), (1024, "b", 2.0), (2048, "a", 2.0), (2048, "b", 1.0), (4096, "b", 3.0),
+    )]  # fmt: skip
+    assert (threshold(found, ["a"], ["b"]), threshold(found, ["b"], ["a"]), threshold(found, ["c"], ["a"])) == (
+        2048, 8192, 0,
+    )  # fmt: skip
