@@ -92,7 +92,7 @@ def advise(
     from t3sim.experiment.running.phase_runner import PhaseRunner
     from t3sim.experiment.running.phase_task import ExperimentPoint
     from t3sim.experiment.running.result_folder import default_folder, owned
-    from t3sim.results.writer import table_bytes
+    from t3sim.results.csv_table import table_bytes
     from t3sim.strategies.interface import MEANINGS
 
     if is_experiment(target):
@@ -136,9 +136,9 @@ def advise(
         validated = Validated.of(runs[0].machine)
         advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
         answers = [answer for one in advice for answer in one.answers]
-        sizes = thresholds.sizes_of(answers)
+        by_tokens = thresholds.sizes_of(answers)
         echo("", *table(answers))
-        for one in sizes:
+        for one in by_tokens:
             echo("", *thresholds_table(one))
         if len(answers) > MOST_PARAGRAPHS:
             note(f"{len(answers)} answers are not explained one by one: ask for fewer tokens, like --tokens 64")
@@ -147,8 +147,8 @@ def advise(
         echo("", "times of small GEMMs and collectives for profile.json, and figures")
         small = simulate(small_runs([case for case in cases if case.is_answered]))
         more: dict[str, bytes] = {}
-        if sizes:
-            more["thresholds.csv"] = table_bytes(thresholds.COLUMNS, [row for one in sizes for row in one.ranges()])
+        if by_tokens:
+            more["thresholds.csv"] = table_bytes(thresholds.COLUMNS, [row for one in by_tokens for row in one.ranges()])
         if found := all_reduces.simulated([case for case in cases if case.is_answered], simulate):
             of = runs[0].machine
             more["all_reduces.csv"] = table_bytes(all_reduces.COLUMNS, all_reduces.rows(of.name, found))
@@ -211,16 +211,16 @@ def thresholds_table(one: Sizes) -> list[str]:
         lines.append(f"{start:>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in cells))
     for answer in one.answers:
         times, ties = times_of(answer), {tie.candidate.scheme for tie in answer.ties}
-        cells = []
+        shown: list[str] = []
         for scheme in schemes:
             if scheme not in times:
-                cells.append("-")
+                shown.append("-")
                 continue
             us, is_simulated = times[scheme]
             text = f"{us:.{0 if us >= SMALL_US else 1}f}"
             mark = "*" if scheme == winner_of(answer) else "~" if scheme in ties else ""
-            cells.append(f"{text}{mark}" if is_simulated else f"({text}){mark}")
-        lines.append(f"{rows_of(answer):>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in cells))
+            shown.append(f"{text}{mark}" if is_simulated else f"({text}){mark}")
+        lines.append(f"{rows_of(answer):>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in shown))
     starts = [f"{winner} from {start}" for *_, start, _, winner, _, _ in one.ranges()]
     return [*lines, *wrap(f"Winner: {', '.join(starts)} tokens.", WIDTH)]
 
