@@ -21,6 +21,7 @@ BATCH = 4  # sizes that are simulated together
 COLUMNS = ("machine", "gpus", "bytes", "algorithm", "time_us")
 ONE_STAGE, TWO_STAGE = "vllm-one-stage", "vllm-two-stage"
 ONE_SHOT, TWO_SHOT = "pytorch-one-shot", "pytorch-two-shot"
+MULTIMEM, WITH_COPIES = "pytorch-multimem", "vllm-multimem"  # where switches reduce
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def tables_bytes(machine: str, capability: str | None, found: Sequence[AllReduce
     """Return the tables as JSON.  Sizes in bytes by number of GPUs; a kernel is taken below its size, 0: never.
 
     ``CUSTOM_ALL_REDUCE_MAX_SIZES`` and ``SYMM_MEM_ALL_REDUCE_MAX_SIZES`` are called as in vLLM's
-    ``all_reduce_utils.py``: below them its own kernels, or PyTorch's, are faster than NCCL.
+    ``all_reduce_utils.py``: below them its own kernels, or PyTorch's with copies, are faster than the others.
     """
     gpus = list(dict.fromkeys(one.gpus for one in found))
 
@@ -87,13 +88,13 @@ def tables_bytes(machine: str, capability: str | None, found: Sequence[AllReduce
         "machine": machine,
         "simulated": {"from_bytes": SMALLEST, "to_bytes": max((one.n_bytes for one in found), default=0)},
         "vllm": {
-            "CUSTOM_ALL_REDUCE_MAX_SIZES": {name: below([ONE_STAGE, TWO_STAGE], [NCCL])},
+            "CUSTOM_ALL_REDUCE_MAX_SIZES": {name: below([ONE_STAGE, TWO_STAGE], [NCCL, WITH_COPIES])},
             "one_stage_below": {name: below([ONE_STAGE], [TWO_STAGE])},
-            "SYMM_MEM_ALL_REDUCE_MAX_SIZES": {name: below([TWO_SHOT], [NCCL])},
+            "SYMM_MEM_ALL_REDUCE_MAX_SIZES": {name: below([WITH_COPIES, TWO_SHOT], [NCCL])},
         },
         "pytorch": {
             "one_shot_below": {name: below([ONE_SHOT], [TWO_SHOT])},
-            "symm_mem_below": {name: below([ONE_SHOT, TWO_SHOT], [NCCL])},
+            "symm_mem_below": {name: below([ONE_SHOT, TWO_SHOT, MULTIMEM], [NCCL])},
         },
     }
     return (json.dumps(content, indent=1) + "\n").encode()
