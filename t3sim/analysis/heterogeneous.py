@@ -24,7 +24,7 @@ from t3sim.units import parse_bandwidth, parse_frequency, parse_time
 
 MAX_WORKLOADS = 4  # what a page holds
 US_PER_S, PS_PER_US = 1e6, 1e6
-_HETEROGENEOUS = ("own_gpus", "own_links", "start_skew", "start_jitter")  # of a resolved machine; empty if identical
+_HETEROGENEOUS = ("own_gpus", "own_links", "start_skew")  # of a resolved machine; empty if identical
 
 
 class Effect(NamedTuple):

@@ -2,7 +2,7 @@
 
 ``gpu[3]:`` and ``memory[3]:`` hold what differs in one GPU, ``link[2]:`` what differs in the link over which ``gpu[2]``
 sends, each with values on top of the machine's, or with another preset.  ``start_skew:`` says how much later a GPU
-comes to its first kernel, ``start_jitter:`` the largest random delay of the start of each kernel.
+comes to its first kernel.
 """
 
 import math
@@ -22,11 +22,10 @@ from t3sim.config.machine import (
     LinkSpec,
     MachineSpec,
     MemorySpec,
-    StartJitterSpec,
     StartSkew,
 )  # fmt: skip
 from t3sim.config.machine_checks import machine_findings
-from t3sim.config.presets import JITTER, SKEW, STARTS, expand_part
+from t3sim.config.presets import SKEW, expand_part
 from t3sim.config.trees import Problems, node_at, overlay, validated, value_at
 from t3sim.config.yaml_loader import Node, type_name
 from t3sim.errors import ConfigError
@@ -43,7 +42,7 @@ SHARED = ("memory.access", "gpu.l2.line", "gpu.tracker.n_sets", "gpu.tracker.ent
 
 def is_override(name: str) -> bool:
     """Return whether a key of a machine says something about single GPUs, links or starts."""
-    return name in STARTS or OVERRIDE_KEY.fullmatch(name) is not None
+    return name == SKEW or OVERRIDE_KEY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,9 @@ class GpuOverrides:
         parts = [part for name, match in keys if (part := tried(self._part, name, match[1], int(match[2]))) is not None]
         late = (tried(self._skew, *one) for one in (tried(self._late_gpus) or {}).items())
         skews = tuple(skew for skew in late if skew is not None and skew.delay)
-        jitter = tried(self._jitter)
         self._problems.raise_any()
         gpus, links = applied(machine, parts)
-        spec = machine.model_copy(
-            update={"own_gpus": gpus, "own_links": links, "start_skew": skews, "start_jitter": jitter}
-        )
+        spec = machine.model_copy(update={"own_gpus": gpus, "own_links": links, "start_skew": skews})
         self._check(spec, parts)
         self._problems.raise_any()
         written = {part.name: part.node for part in parts}
@@ -123,16 +119,6 @@ class GpuOverrides:
             return validated(StartSkew, whole, f"{self._key}.{SKEW}.{name}")
         except ConfigError as error:
             raise ConfigError(replace(p, key=p.key.removesuffix(".delay")) for p in error.problems) from None
-
-    def _jitter(self) -> StartJitterSpec | None:
-        node = self._overrides.get(JITTER)
-        if node is None:
-            return None
-        if node.is_mapping and node.get("seed") is None:
-            message = "is missing; jitter without a seed could not be repeated"
-            raise self._wrong(node, f"{JITTER}.seed", message, at_key=True)
-        jitter = validated(StartJitterSpec, node, f"{self._key}.{JITTER}")
-        return jitter if jitter.limit else None
 
     # --- checking --------------------------------------------------------------------------------
 
@@ -211,8 +197,6 @@ def differences(machine: MachineSpec) -> Iterator[tuple[str, str]]:
             yield key, f"{key} differs in {', '.join(f'`{name}`' for name in names[:MOST_NAMES])}{more}"
     for skew in machine.start_skew:
         yield f"{SKEW}.gpu[{skew.number}]", f"gpu[{skew.number}] starts later than others"
-    if machine.start_jitter is not None:
-        yield JITTER, "kernels start after random delays"
 
 
 def located(machine: MachineSpec, path: list[str]) -> tuple[type[BaseModel], tuple[str, ...], Any] | None:
@@ -224,7 +208,4 @@ def located(machine: MachineSpec, path: list[str]) -> tuple[type[BaseModel], tup
     if path[0] == SKEW:
         delays = {f"gpu[{skew.number}]": skew.delay for skew in machine.start_skew}
         return StartSkew, ("delay",), delays.get(path[1], 0)
-    if path[0] == JITTER:
-        jitter = machine.start_jitter
-        return None if jitter is None else (StartJitterSpec, (path[1],), getattr(jitter, path[1]))
     return MachineSpec, tuple(path), value_at(machine, ".".join(path))

@@ -754,13 +754,6 @@ class StartSkew(Spec):
     delay: Picoseconds
 
 
-class StartJitterSpec(Spec):
-    """What is added to the start of each kernel on each GPU: uniform in 0 to ``limit``, the same for the same seed."""
-
-    limit: Picoseconds = Field(description="Maximum random delay of the start of a kernel.")
-    seed: CountOrZero = Field(description="Seed of the random delays.")
-
-
 class UniformMachineSpec(Spec):
     """A ring of identical GPUs."""
 
@@ -773,18 +766,17 @@ class UniformMachineSpec(Spec):
 class MachineSpec(UniformMachineSpec):
     """A ring of GPUs, identical but for per-GPU overrides.
 
-    A heterogeneous ring (GPUs and links that differ, skew, jitter) needs every GPU simulated (explicit mode).
+    A heterogeneous ring (GPUs and links that differ, skew) needs every GPU simulated (explicit mode).
     """
 
     own_gpus: tuple[GpuOverride, ...] = ()
     own_links: tuple[LinkOverride, ...] = ()
     start_skew: tuple[StartSkew, ...] = ()
-    start_jitter: StartJitterSpec | None = None
 
     @property
     def is_uniform(self) -> bool:
         """Whether all GPUs and links are identical and start together, so that one stands for all."""
-        return not (self.own_gpus or self.own_links or self.start_skew or self.start_jitter)
+        return not (self.own_gpus or self.own_links or self.start_skew)
 
     def of_gpu(self, number: int) -> MachineSpec:
         """Return a ring of GPUs identical to ``gpu[number]``, with links identical to the one that it sends over."""

@@ -22,7 +22,7 @@ ORIGINS = ("datasheet", "paper", "derived", "measured", "fitted", "assumed", "us
 DEFAULT_TILING = "gemm-256x128"
 DEFAULT_OPERATORS = "bert-v100"
 PARTS = ("gpu", "memory", "link")  # of a machine, each a preset of its own
-STARTS = SKEW, JITTER = "start_skew", "start_jitter"  # of its GPUs
+SKEW = "start_skew"  # of its GPUs
 MOST_PRESETS = 20  # machine files that name one another
 
 _ANNOTATION_KEYS = {"value", "origin", "source"}
@@ -170,7 +170,7 @@ def changed_machine(base: Node, changes: Node) -> dict[str, Node]:
     """The sections of a machine with *changes* on top; another preset of a part replaces the part."""
     merged = dict(base.value)
     for name, child in changes.value.items():
-        if name in merged and name.partition("[")[0] in (*PARTS, *STARTS):
+        if name in merged and name.partition("[")[0] in (*PARTS, SKEW):
             child = as_mapping(child)
             child = child if child.get("preset") is not None else overlay(as_mapping(merged[name]), child)
         merged[name] = child

@@ -62,7 +62,6 @@ class Phase:
     counters: dict[str, Any]
     timeline: Timeline
     gpus: tuple[GpuPhase, ...] = ()  # explicit mode: one for each GPU
-    number: int = 0  # explicit mode: kernels before it on the same GPU
     waits: tuple[Wait, ...] = ()  # of every simulated GPU
     end: int = 0  # mirrored mode, as in ``GpuPhase``
     sent: int = 0  # mirrored mode, as in ``GpuPhase``

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from t3sim.checks.audit import Audit, Report
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
@@ -47,25 +45,13 @@ class RingStart:
 class ExplicitParts(Parts):
     """Parts in explicit mode, on at least two GPUs."""
 
-    def __init__(self, run: RunSpec, store: PhaseSource, audit: Audit | None = None, sublayer: int = 0) -> None:
-        """*sublayer* is the number of the sublayer in its layer: each has a jitter of its own."""
+    def __init__(self, run: RunSpec, store: PhaseSource, audit: Audit | None = None) -> None:
         super().__init__(run, store, audit)
-        self.sublayer = sublayer
         self.ticks = TickBase.of(run.machine)
         # What is left decides a phase; when its GPUs start is said by a RingStart.
-        self.machine_spec = run.machine.model_copy(update={"start_skew": (), "start_jitter": None})
+        self.machine_spec = run.machine.model_copy(update={"start_skew": ()})
 
     # --- when and where GPUs start ---------------------------------------------------------------
-
-    def jitter(self, number: int, n: int) -> list[int]:
-        """Return by how many ticks the kernel *number* of the sublayer starts late on each GPU."""
-        spec = self.run.machine.start_jitter
-        if spec is None:
-            return [0] * n
-        return [
-            self.ticks.from_ps(int(np.random.default_rng(key).integers(0, spec.limit, endpoint=True)))
-            for key in ([spec.seed, d, self.sublayer, number] for d in range(n))
-        ]
 
     def ready_at(self, before: Sequence[Phase], n: int) -> list[int] | None:
         """Return when each GPU has done *before*, or starts the sublayer; None if that is not known yet.
@@ -87,16 +73,15 @@ class ExplicitParts(Parts):
         """
         policy, params = self.policy_of(part)
         name, before, n = named(part, policy), list(after), part.n
-        number = max((phase.number + 1 for phase in before), default=0)
-        jitter, ready = self.jitter(number, n), self.ready_at(before, n)
-        starts = [at + more for at, more in zip(ready or [0] * n, jitter, strict=True)]
+        ready = self.ready_at(before, n)
+        starts = ready or [0] * n
         first = min(starts)
         offsets = tuple(start - first for start in starts)
         # Identical GPUs that start together end together, so a uniform ring is in step all the time.
         if not before or (self.run.machine.is_uniform and part.difference is None):
             start, needed = RingStart(offsets), []
         else:  # in a plan, the offsets have no meaning before those needed are finished, and neither has the phase
-            start = RingStart(tuple(jitter), tuple((one.start, one.jobs) for one in before))
+            start = RingStart((0,) * n, tuple((one.start, one.jobs) for one in before))
             needed = [job for one in before for job in one.jobs]
         if not any(reaches_others(operation) for program in part.programs for operation in program.operations):
             alone = [self._alone(part, name, policy, params, d) for d in range(n)]
@@ -106,11 +91,11 @@ class ExplicitParts(Parts):
             simulate = self._simulation(part, self.machine_spec, name, policy, params, offsets)
             phase = self.store.get(PhaseJob(key, name, simulate, part, self.machine_spec, n, tuple(needed)))
         if ready is None or not phase.gpus:
-            return Phase(name, 1, {}, Timeline(), number=number, jobs=phase.jobs, start=start)
+            return Phase(name, 1, {}, Timeline(), jobs=phase.jobs, start=start)
         gpus = tuple(shifted(gpu, first) for gpu in phase.gpus)
         earlier = max((gpu.end for one in before for gpu in one.gpus), default=0)
         ticks = max(gpu.end for gpu in gpus) - earlier
-        return replace(phase, ticks=ticks, at=first, gpus=gpus, number=number, start=start)
+        return replace(phase, ticks=ticks, at=first, gpus=gpus, start=start)
 
     def _alone(self, part: Part, name: str, policy: str, params: dict[str, Any], d: int) -> Phase:
         """Return what GPU *d* does in *part*, alone."""

@@ -100,10 +100,7 @@ def evaluate(
 ) -> tuple[SublayerResult, ...]:
     """Return the times and phases of each sublayer of a point."""
     check_mode(run)
-    return tuple(
-        result_of(one, operator_of(one, trace), parts_for(one, store, audit, number))
-        for number, one in enumerate(sublayer_runs(run))
-    )
+    return tuple(result_of(one, operator_of(one, trace), parts_for(one, store, audit)) for one in sublayer_runs(run))
 
 
 def check_mode(run: RunSpec) -> None:
@@ -129,10 +126,10 @@ def result_of(run: RunSpec, op: Operator, parts: Parts) -> SublayerResult:
     return SublayerResult(run, total, by_role, operator)
 
 
-def parts_for(run: RunSpec, store: PhaseSource, audit: Audit | None, number: int = 0) -> Parts:
-    """Return what simulates the parts of *run*, sublayer *number* of its layer."""
+def parts_for(run: RunSpec, store: PhaseSource, audit: Audit | None) -> Parts:
+    """Return what simulates the parts of *run*."""
     if run.mode == "explicit":
-        return ExplicitParts(run, store, audit, number)
+        return ExplicitParts(run, store, audit)
     return MirroredParts(run, store, audit)
 
 

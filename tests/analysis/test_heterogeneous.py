@@ -24,7 +24,7 @@ from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, phase_of_point, poin
 from tests.conftest import REPOSITORY
 
 CLOCK, BANDWIDTH, SKEW = "machine.gpu[3].compute_clock", "machine.link[3].bandwidth", "machine.start_skew.gpu[3]"
-IDENTICAL: Mapping[str, Any] = {"own_gpus": [], "own_links": [], "start_skew": [], "start_jitter": None}
+IDENTICAL: Mapping[str, Any] = {"own_gpus": [], "own_links": [], "start_skew": []}
 HETEROGENEOUS: Mapping[str, Any] = {**IDENTICAL, "own_gpus": [{"number": 3}]}
 WORKLOAD = "T-NLG FC-2, TP 8"
 

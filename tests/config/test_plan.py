@@ -490,7 +490,7 @@ def test_collective_alone(plan):
 def test_the_schema_covers_every_key():
     schema = experiment_schema()
     assert {"machine", "workload", "strategy", "sweep", "arbitration"} <= set(schema["properties"])
-    assert {"start_skew", "start_jitter", "link"} <= set(schema["$defs"]["MachineSpec"]["properties"])
+    assert {"start_skew", "link"} <= set(schema["$defs"]["MachineSpec"]["properties"])
     assert r"^gpu\[[0-9]+\]$" in schema["$defs"]["MachineSpec"]["patternProperties"]
     workload = schema["$defs"]["WorkloadFile"]["properties"]
     assert {"layer", "attention", "tokens", "sequence"} <= set(workload)

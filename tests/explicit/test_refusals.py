@@ -88,16 +88,6 @@ CASES = [
         "e.yaml:4:24: machine.link[2].bandwidth: 2",
     ),
     case(
-        "jitter without a seed",
-        ring("start_jitter: {limit: 1 us}"),
-        "e.yaml:4:3: machine.start_jitter.seed: repeated",
-    ),
-    case(
-        "jitter without a limit",
-        ring("start_jitter: {seed: 1}"),
-        "e.yaml:4:3: machine.start_jitter.limit: missing",
-    ),
-    case(
         "lines of another length",
         ring("gpu[1]: {l2: {line: 64 B}}"),
         "e.yaml:4:23: machine.gpu[1].l2.line: 64",
@@ -142,11 +132,6 @@ CASES = [
         "mirrored mode, skew",
         ring('start_skew: {"gpu[1]": 1 us}', "mirrored"),
         "e.yaml:4:16: machine.start_skew.gpu[1]: " + ALONE.format("gpu[1] starts later than others"),
-    ),
-    case(
-        "mirrored mode, jitter",
-        ring("start_jitter: {limit: 1 us, seed: 1}", "mirrored"),
-        "e.yaml:4:3: machine.start_jitter: " + ALONE.format("kernels start after random delays"),
     ),
     case(
         "mirrored mode, not staggered",

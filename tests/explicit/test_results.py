@@ -131,7 +131,6 @@ def digests_and_times(*overrides: str) -> tuple[set[str], list[Any]]:
         "machine.link[2].latency=600 ns",
         'machine.start_skew={"gpu[1]": 3 us}',
         "machine.start_skew.gpu[2]=4 us",
-        "machine.start_jitter={limit: 1 us, seed: 3}",
         "staggered=false",
     ],
 )

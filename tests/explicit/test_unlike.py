@@ -1,4 +1,4 @@
-"""Rings of unlike GPUs: how a straggler, a skew, jitter and the order of dispatch show, and how far at most."""
+"""Rings of unlike GPUs: how a straggler, a skew and the order of dispatch show, and how far at most."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_parts_add_up_to_the_last_end(strategy: str) -> None:
     assert seen.total == max(gpu.end for gpu in seen.by_role["all_gather"].gpus)
 
 
-# --- skew and jitter ---------------------------------------------------------------------------------
+# --- skew ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", cases(STRATEGIES, "t3-mca"))
@@ -107,32 +107,8 @@ def test_a_gpu_that_is_very_late_makes_all_wait() -> None:
     assert late.seconds >= Fraction(200, 10**6) + even.seconds
 
 
-def test_jitter_is_the_same_for_the_same_seed_only() -> None:
-    def ends(seed: int, strategy: str = "sequential") -> list[list[tuple[int, int]]]:
-        seen = explicit(of(strategy, f"machine.start_jitter={{limit: 2 us, seed: {seed}}}"))
-        return [[(gpu.start, gpu.end) for gpu in phase.gpus] for phase in seen.phases]
-
-    first = ends(1)
-    assert first == ends(1)
-    assert first != ends(2)
-    assert len({start for start, _ in first[0]}) == TP
-
-
-def test_jitter_stays_below_its_limit_and_differs_from_kernel_to_kernel() -> None:
-    seen = explicit(of("sequential", "machine.start_jitter={limit: 2 us, seed: 5}"))
-    limit = 2 * seen.hz // 10**6
-    before = [0] * TP
-    jitters = []
-    for phase in seen.phases:
-        jitters.append([gpu.start - end for gpu, end in zip(phase.gpus, before, strict=True)])
-        before = [gpu.end for gpu in phase.gpus]
-    assert all(0 <= jitter <= limit for of_kernel in jitters for jitter in of_kernel)
-    assert len({tuple(of_kernel) for of_kernel in jitters}) == len(seen.phases)
-
-
-def test_no_skew_and_no_jitter_is_an_even_ring() -> None:
+def test_no_skew_is_an_even_ring() -> None:
     assert of("t3", skewed(1, 0)).machine.is_uniform
-    assert of("t3", "machine.start_jitter={limit: 0 us, seed: 5}").machine.is_uniform
     assert of("t3", "machine.gpu[1].compute_clock=1.4 GHz").machine.is_uniform
 
 

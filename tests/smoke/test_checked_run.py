@@ -57,7 +57,7 @@ def test_values_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(text, encoding="utf-8")
     done = t3sim_here("run", "e.yaml", "--data", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("t3sim: carrying real values needs about ")
+    assert "carrying real values needs about " in done.stderr
 
 
 def test_values_are_not_carried_through_an_l2_that_keeps_what_was_stored(tmp_path: Path) -> None:

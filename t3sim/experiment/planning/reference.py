@@ -10,10 +10,10 @@ from pydantic.fields import FieldInfo
 
 from t3sim import units
 from t3sim.config.experiment import KernelLibrarySpec, ModelSpec, OperatorsSpec, TilingSpec
-from t3sim.config.machine import AtMost, StartJitterSpec, UniformMachineSpec, Unit
+from t3sim.config.machine import AtMost, UniformMachineSpec, Unit
 from t3sim.config.machine_checks import POWERS_OF_TWO
 from t3sim.config.number_lists import parse_number_list
-from t3sim.config.presets import DEFAULT_OPERATORS, DEFAULT_TILING, JITTER, SKEW, load_preset
+from t3sim.config.presets import DEFAULT_OPERATORS, DEFAULT_TILING, SKEW, load_preset
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.trees import annotations_of, shown_text, shown_value
 from t3sim.config.yaml_loader import Node, Position
@@ -97,14 +97,13 @@ def reference() -> str:
     policies = [(name, arbitration_policies.get(name).parameters) for name in arbitration_policies]
     late = "Delay of the first kernel of a GPU."
     delay = Key(f"machine.{SKEW}.gpu[N]", late, units.usage_of(units.parse_time), "`0 ns`")
-    jitter = keys_of(StartJitterSpec, f"machine.{JITTER}.")
     what = "Library of GEMM kernels of the machine (machine files). It runs all GEMMs, unless `tiling` names another."
     library = Key("machine.kernels", what, "name of a preset, or a file", f"`{DEFAULT_TILING}`")
     return PAGE.format(
         experiment=table(keys_of(ExperimentFile)),
         strategies=table(parameter_keys("strategy", strategies)),
         policies=table(parameter_keys("arbitration", policies)),
-        machine=table([*keys_of(UniformMachineSpec, "machine."), library, delay, *jitter], machines, "machine."),
+        machine=table([*keys_of(UniformMachineSpec, "machine."), library, delay], machines, "machine."),
         kernel=table([*keys_of(TilingSpec, "tiling."), *keys_of(KernelLibrarySpec, "tiling.")], kernels, "tiling."),
         operators=table(keys_of(OperatorsSpec, "workload.operators."), operators, "workload.operators."),
         model=table(keys_of(ModelSpec), models),

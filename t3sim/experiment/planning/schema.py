@@ -12,12 +12,11 @@ from t3sim.config.machine import (
     PicosecondsAboveZero,
     ShortCycles,
     Spec,
-    StartJitterSpec,
     UniformMachineSpec,
     Unit,
 )
 from t3sim.config.operating_points import OperatingPoint
-from t3sim.config.presets import JITTER, SKEW
+from t3sim.config.presets import SKEW
 from t3sim.workload.sublayers import sublayer_spelled
 
 SCHEMA_VERSION = 1
@@ -189,7 +188,7 @@ def experiment_schema() -> dict[str, Any]:
     """The JSON schema of an experiment file."""
     schema = ExperimentFile.model_json_schema()
     defined = schema.setdefault("$defs", {})
-    for model in (UniformMachineSpec, StartJitterSpec):
+    for model in (UniformMachineSpec,):
         described = model.model_json_schema()
         defined |= {**described.pop("$defs", {}), model.__name__: described}
     machine = defined["MachineSpec"] = defined.pop(UniformMachineSpec.__name__)
@@ -198,7 +197,6 @@ def experiment_schema() -> dict[str, Any]:
     }
     machine["properties"] |= {
         SKEW: {"type": "object", "patternProperties": {r"^gpu\[[0-9]+\]$": {"type": "string"}}},
-        JITTER: {"$ref": f"#/$defs/{StartJitterSpec.__name__}"},
     }
     cleaned = _without_bounds_of_texts(schema)
     assert isinstance(cleaned, dict)
