@@ -29,6 +29,15 @@ TABLE_NAME = "calibration.csv"
     help="CSV of file,line: the rows that may be used [default: FOLDER-calibration.csv beside FOLDER].",
 )  # fmt: skip
 @click.option(
+    "--from", "tables", type=PATH, multiple=True, metavar="FILE",
+    help="Instead of FOLDER: a file or folder of published measurements, all rows of which are used; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--no-search",
+    is_flag=True,
+    help="Take what rows state directly, such as the rate of the links; search for nothing.",
+)
+@click.option(
     "--start", default="h200", show_default=True, metavar="NAME", help="Machine to start from: a preset, or a file."
 )
 @tiling_option
@@ -38,6 +47,8 @@ TABLE_NAME = "calibration.csv"
 def calibrate(
     folder: Path | None,
     points: Path | None,
+    tables: tuple[Path, ...],
+    no_search: bool,
     start: str,
     tiling: str | None,
     name: str,
@@ -48,18 +59,20 @@ def calibrate(
 ) -> None:
     """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
 
+    With `--from FILE...` a machine is set from published tables alone: all their rows are used, and listed in
+    calibration.csv; keep others aside to judge it.
+
     FOLDER holds measurements as `t3sim validate` reads them.  Writes NAME.yaml, a machine file in which each fitted
     value states what it was fitted to and which values are as good, and calibration.csv with all of its points.  Use it
     with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate --machine
     path/NAME.yaml --calibration FILE`.
     """
     from t3lab.measurements.samples import read_measurements
+    from t3lab.validation.calibrate import GROUPS, points_of_fit
     from t3lab.validation.calibrate import calibrate as fitted_to
-    from t3lab.validation.calibrate import points_of_fit
     from t3lab.validation.points import read_calibration, simulations_of
     from t3lab.validation.simulation import outcomes_of
     from t3lab.validation.tables import calibration_table, machine_file
-    from t3sim.config.presets import machine_parts
     from t3sim.config.resolve import resolve_kernels
     from t3sim.experiment.running.phase_files import PHASES_NAME
     from t3sim.experiment.running.phase_runner import PhaseRunner
@@ -67,14 +80,19 @@ def calibrate(
     from t3sim.files import publish
     from t3sim.system.threads import n_cores
 
+    if tables and (folder is not None or points is not None):
+        raise UsageError("--from: takes all rows of its files, and neither FOLDER nor --points beside it")
     folder = folder or shipped_measurements()
-    measurements = read_measurements(folder)
-    listed = beside(folder, "calibration.csv", points)
-    if listed is None:
-        advice = "give --points FILE, a CSV of file,line (the others stay unused and can judge the fit)"
-        raise UsageError(f"{folder}: no list of the rows to fit to; {advice}")
-    keys = read_calibration(listed, measurements)
-    chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
+    shown = " ".join(map(str, tables)) or str(folder)
+    chosen = measurements = read_measurements(tables or folder)
+    if not tables:
+        listed = beside(folder, "calibration.csv", points)
+        if listed is None:
+            advice = "give --points FILE, a CSV of file,line (the others stay unused and can judge the fit)"
+            raise UsageError(f"{folder}: no list of the rows to fit to; {advice}")
+        keys = read_calibration(listed, measurements)
+        chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
+    groups = () if no_search else tuple(GROUPS)
     resolved = resolved_machine_of(start, ())
     machine = resolved.spec
     directory = output or Path("results") / "calibration"
@@ -85,10 +103,10 @@ def calibrate(
         def planned(simulations: Sequence[Simulation]) -> PhaseRunner:
             return PhaseRunner(simulations, kept, is_lenient=True, noun="simulations")
 
-        echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
+        echo(f"measurements  {shown}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
         say_what_is_assumed(chosen.assumed, chosen.refused, ())
         echo("for each machine that is tried (of a group of points only its own are simulated):")
-        one_machine = planned(simulations_of(points_of_fit(machine, kernels, chosen)))
+        one_machine = planned(simulations_of(points_of_fit(machine, kernels, chosen, groups)))
         workers = workers_with_cost(one_machine, jobs or (None if scheduler else n_cores()), scheduler)
         with progress_bar() as progress, workers.hired(note) as workforce:
 
@@ -97,13 +115,14 @@ def calibrate(
                 runner.simulate(workforce, progress, longest_first=True)
                 return outcomes_of(runner)
 
-            _, fitted = fitted_to(machine, chosen, kernels, simulate, echo)
+            _, fitted = fitted_to(machine, chosen, kernels, simulate, echo, groups)
         names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
         device = " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
         n = len(chosen.rows)
-        description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {folder}."
+        description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {shown}."
+        preset = str(Path(start).resolve()) if Path(start).is_file() else start
         contents = {
-            directory / f"{name}.yaml": machine_file(description, machine_parts(start), fitted, device),
+            directory / f"{name}.yaml": machine_file(description, preset, fitted, device),
             directory / TABLE_NAME: calibration_table(fitted),
         }
         publish(contents)

@@ -33,6 +33,7 @@ FIRST_STEP = 4  # of the search, in places of a grid; halved until it is 1
 VISIBLY_WORSE = 0.005  # of the fit's error: a value that is no worse than that could as well be true
 LARGE_STORE_GROUPS = 32  # workgroups that saturate the links, of a measurement of stores to a peer
 NEAR_L2_BYTES = 24 << 20  # a working set that fits the near half of the L2
+LARGE_RING_BYTES = 16 << 20  # the link bounds a ring of so many
 MEMORY_BYTES = 256 << 20  # one that misses the L2
 
 Simulate = Callable[[Sequence[Simulation]], Mapping[Simulation, Outcome]]
@@ -147,10 +148,37 @@ def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fi
     if stores:
         rate = round(_median(stores, "gbps_per_direction")) * GBPS
         yield _read(machine, "link.bandwidth", rate, stores, "median rate of stores to a peer by many workgroups")
+    elif rings := _large_rings(chosen):
+        rate = round(statistics.median(_slope(*pair) for pair in rings) / GBPS) * GBPS
+        what = "rate of the two largest all-gathers and reduce-scatters of most GPUs, by the difference of their times"
+        yield _read(machine, "link.bandwidth", rate, [row for pair in rings for row in pair], what)
     launches = [r for r in chosen if r.kind == "launch" and r["pattern"] == "back_to_back"]
     if launches:
         launch = round(_median(launches, "time_us") * 10) * US // 10
         yield _read(machine, "gpu.kernel_launch", launch, launches, "median time of an empty kernel after another")
+
+
+def _large_rings(rows: Sequence[Measurement]) -> list[tuple[Measurement, Measurement]]:
+    """Return the two largest all-gathers, and reduce-scatters, on the most GPUs of *rows*, if both are at least 16 MiB.
+
+    The link bounds such a ring, so that its rate is read off where nothing states the rate of stores to a peer.
+    """
+    found = []
+    kinds = ("all_gather", "reduce_scatter")
+    rings = [one for one in rows if one.kind == "collectives" and one["collective"] in kinds]
+    most = max((int(one["gpus"]) for one in rings), default=0)
+    for name in kinds:
+        own = [one for one in rings if one["collective"] == name and int(one["gpus"]) == most]
+        pair = sorted(own, key=lambda one: int(one["bytes"]))[-2:]
+        if len(pair) > 1 and LARGE_RING_BYTES <= int(pair[0]["bytes"]) < int(pair[1]["bytes"]):
+            found.append((pair[0], pair[1]))
+    return [pair for pair in found if float(pair[1]["time_us"]) > float(pair[0]["time_us"])]
+
+
+def _slope(small: Measurement, large: Measurement) -> float:
+    """Return the bytes per second that a GPU sends of what a ring is larger than another."""
+    n, more = int(large["gpus"]), int(large["bytes"]) - int(small["bytes"])
+    return more * (n - 1) / n / (float(large["time_us"]) - float(small["time_us"])) * 1e6
 
 
 def _dram_ns(timing: DramTimingSpec, clock: int) -> tuple[float, float]:
@@ -265,9 +293,14 @@ class Fit:
 
 
 def calibrate(
-    machine: MachineSpec, measurements: Measurements, kernels: Kernels, simulate: Simulate, say: Say
+    machine: MachineSpec,
+    measurements: Measurements,
+    kernels: Kernels,
+    simulate: Simulate,
+    say: Say,
+    groups: Iterable[str] = tuple(GROUPS),
 ) -> tuple[MachineSpec, list[Fitted]]:
-    """Return *machine* with its numbers read off and fitted to *measurements*, and what each came from.
+    """Return *machine* with its numbers read off *measurements* and those of *groups* fitted, and what each came from.
 
     A group without points keeps its numbers.  Raises ``UsageError`` if a point cannot be simulated.
     """
@@ -275,7 +308,7 @@ def calibrate(
     for one in found:
         machine = with_value(machine, one.path, one.value)
         say(f"read off: {one.path} {one.value:g}: {one.source}")
-    for group in GROUPS:
+    for group in groups:
         parameters = [parameter for parameter in _parameters(machine) if parameter.group == group]
         fit = Fit(measurements, group, kernels, simulate, say)
         error = fit.error(machine)

@@ -70,19 +70,13 @@ def text_of(path: str, value: float) -> str:
     return shown_value(MachineSpec, tuple(path.split(".")), value)
 
 
-def machine_file(description: str, presets: dict[str, str], fitted: Sequence[Fitted], measured_on: str) -> bytes:
-    """Return a machine file: *presets* (``gpu``, ``memory``, ``link``) with the numbers *fitted* in their places.
+def machine_file(description: str, start: str, fitted: Sequence[Fitted], measured_on: str) -> bytes:
+    """Return a machine file: the machine *start*, a preset or a file, with the numbers *fitted* in their places.
 
     *measured_on* names the device of the measurements.
     """
-    lines = ["description: >", f"  {description}"]
-    for section, preset in presets.items():
-        own = [one for one in fitted if one.path.startswith(f"{section}.")]
-        if not own:
-            lines.append(f"{section}: {preset}")
-            continue
-        lines += [f"{section}:", f"  preset: {preset}"]
-        lines += _section([(one.path.split(".")[1:], one) for one in own], measured_on, "  ")
+    lines = ["description: >", f"  {description}", f"preset: {start}"]
+    lines += _section([(one.path.split("."), one) for one in fitted], measured_on, "")
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -177,12 +177,6 @@ def changed_machine(base: Node, changes: Node) -> dict[str, Node]:
     return merged
 
 
-def machine_parts(name: str) -> dict[str, str]:
-    """Return the presets that the machine *name*, a preset or a file, is made of: ``gpu``, ``memory``, ``link``."""
-    sections = expand_machine(load_preset("machine", name)).value
-    return {key: str(as_mapping(node).value["preset"].value) for key, node in sections.items() if key in PARTS}
-
-
 def load_kernels(name: str) -> Kernels:
     """One kernel of ``configs/kernel``, or a library of them."""
     return kernels_of(spread(without(load_preset("kernel", name, None, "tiling"), "description")), "tiling")

@@ -22,7 +22,7 @@ from t3lab.validation.tables import calibration_table, machine_file
 from t3sim.collective.choice import protocol_of
 from t3sim.config.experiment import GemmShape
 from t3sim.config.machine import MachineSpec
-from t3sim.config.presets import load_tiling, machine_parts
+from t3sim.config.presets import load_tiling
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import UsageError
@@ -141,7 +141,7 @@ def test_readings_are_what_was_measured() -> None:
 def test_every_number_says_where_it_comes_from(result: tuple[MachineSpec, list[Fitted]]) -> None:
     """Is each number in the machine file with its origin and source, and in the table with its points?"""
     _, fitted = result
-    text = machine_file("It represents a made-up device for tests.", machine_parts("h200"), fitted, "DEVICE")
+    text = machine_file("It represents a made-up device for tests.", "h200", fitted, "DEVICE")
     assert text.count(b"origin: fitted") + text.count(b"origin: measured") == len(fitted)
     assert text.count(b"DEVICE: ") == len(fitted)
     table = list(csv.DictReader(io.StringIO(calibration_table(fitted).decode())))
@@ -155,7 +155,7 @@ def test_the_machine_file_resolves_to_the_fitted_machine(
     """Does reading the written file give the machine that was fitted, number for number?"""
     machine, fitted = result
     path = tmp_path / "made-up.yaml"
-    path.write_bytes(machine_file("It represents a made-up device for tests.", machine_parts("h200"), fitted, "DEVICE"))
+    path.write_bytes(machine_file("It represents a made-up device for tests.", "h200", fitted, "DEVICE"))
     read = resolve_machine(Node(str(path), Position("test"))).spec
     for one in fitted:
         assert value_at(read, one.path) == value_at(machine, one.path), one.path
