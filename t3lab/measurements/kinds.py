@@ -386,7 +386,8 @@ CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held 
 ARRAY = _count("bytes", "B", "full array")
 RING_COLLECTIVE = _text("collective", ", ".join(COLLECTIVES), COLLECTIVES)
 ANY_COLLECTIVE = _text(
-    "collective", f"{', '.join(COLLECTIVES)}; read, but not simulated: {', '.join(OTHER_COLLECTIVES)}",
+    "collective",
+    f"{', '.join(COLLECTIVES)}, all_to_all; read, but not simulated: {', '.join(OTHER_COLLECTIVES[1:])}",
     (*COLLECTIVES, *OTHER_COLLECTIVES),
 )  # fmt: skip
 SCATTERED = (

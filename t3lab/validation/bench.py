@@ -18,17 +18,20 @@ from t3lab.validation.simulation import CollectiveAlone, GemmAlone, with_value
 from t3lab.validation.timelines import Timeline, shape_of, timelines_of
 from t3sim.collective.choice import protocol_of
 from t3sim.collective.direct import NCCL
-from t3sim.collective.schedule import Op
 from t3sim.config.experiment import GemmShape, Kernels, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.operating_points import OperatingPoint
 from t3sim.config.presets import load_tiling
 from t3sim.errors import EnvironmentFailure, T3SimError
+from t3sim.program.operator import Collective
 from t3sim.strategies import overlap_strategies
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
 
 RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
-OPS: dict[str, Op] = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
+OPS: dict[str, Collective] = {
+    "reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce",
+    "all_to_all": "all-to-all",
+}  # fmt: skip
 Make = Callable[[], Comparison]
 
 
@@ -105,7 +108,13 @@ class Bench:
         return self.ring("reduce-scatter", output_bytes(row), int(row["gpus"]), channels)
 
     def ring(
-        self, op: Op, size: int, gpus: int, channels: str = "auto", protocol: str = "auto", algorithm: str = NCCL
+        self,
+        op: Collective,
+        size: int,
+        gpus: int,
+        channels: str = "auto",
+        protocol: str = "auto",
+        algorithm: str = NCCL,
     ) -> CollectiveAlone:
         """Return the simulation of a collective; what changes nothing (the operating point, its protocol) is left out.
 
@@ -113,7 +122,7 @@ class Bench:
         """
         machine, kernel = self.machine.at_operating_point("boost"), self.machine.gpu.collective_kernel
         is_held = protocol == "Simple" and kernel.kind == "channels"
-        if is_held and protocol_of(kernel, op, gpus, size) != "simple":
+        if is_held and op != "all-to-all" and protocol_of(kernel, op, gpus, size) != "simple":
             plain = kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
             machine = with_value(machine, "gpu.collective_kernel", plain)
         n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)

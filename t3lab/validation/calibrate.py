@@ -20,6 +20,7 @@ from t3lab.validation.point import Point
 from t3lab.validation.points import SIMULATED, Points, compared, simulations_of
 from t3lab.validation.simulation import CollectiveAlone, Outcome, Simulation, with_value
 from t3sim.collective.choice import protocol_of
+from t3sim.collective.nvls import takes_switch
 from t3sim.config import trees
 from t3sim.config.experiment import Kernels
 from t3sim.config.machine import DramTimingSpec, MachineSpec
@@ -85,8 +86,10 @@ def _what(point: Point) -> str:
         return "gemm at boost" if is_short else point.kind
     ring = point.terms[0].simulation
     assert isinstance(ring, CollectiveAlone)
-    kernel = ring.machine.gpu.collective_kernel
-    return "simple" if kernel.kind == "chunk" else protocol_of(kernel, ring.op, ring.gpus, ring.size)
+    kernel, op, size = ring.machine.gpu.collective_kernel, ring.op, ring.size
+    if op == "all-to-all" or takes_switch(ring.machine, op, ring.gpus, size):
+        return "all-to-all" if op == "all-to-all" else "all-reduce in the switch"
+    return "simple" if kernel.kind == "chunk" else protocol_of(kernel, op, ring.gpus, size)
 
 
 @dataclass(frozen=True)

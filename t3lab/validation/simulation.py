@@ -18,7 +18,6 @@ import numpy as np
 from t3lab.measurements.meshes import Mesh
 from t3sim.checks.audit import Audit
 from t3sim.collective.direct import NCCL
-from t3sim.collective.schedule import Op
 from t3sim.config.experiment import (
     CollectiveSpec,
     GemmShape,
@@ -37,6 +36,7 @@ from t3sim.experiment.running.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.kernels import copies, program
 from t3sim.program.operations import STEP, Moves, Program, table
+from t3sim.program.operator import Collective
 from t3sim.program.parts import collective_plan, copy_part, gemm_part
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
@@ -156,7 +156,7 @@ class CollectiveAlone(Simulation):
 
     machine: MachineSpec
     tiling: TilingSpec  # of no effect: every workload has one
-    op: Op
+    op: Collective
     size: int
     gpus: int
     n_channels: int | None = None

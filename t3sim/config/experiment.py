@@ -300,7 +300,7 @@ Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for
 class CollectiveSpec(Spec):
     """A collective on its own: full array size over all chunks, number of GPUs."""
 
-    op: Literal["reduce-scatter", "all-gather", "all-reduce"] = Field(description="Collective operation.")
+    op: Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all"] = Field(description="Collective operation.")
     size: Bytes = Field(description="Size of the full array, over all chunks.")
     gpus: Annotated[int, Field(ge=2, strict=True)] = Field(description="Number of GPUs of the ring.")
     algorithm: Literal[

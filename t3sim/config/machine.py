@@ -364,6 +364,10 @@ class CollectiveKernelSpec(Spec):
     low_latency_128: FlaggedProtocolSpec | None = Field(
         None, description="Protocol with flags inside the data, like NCCL's LL128. If omitted, it is not available."
     )
+    exchange_launch: Picoseconds | None = Field(
+        None,
+        description="Launch of a group of sends and receives (all-to-all), like `launch`. If omitted, as `launch`.",
+    )
     nvls: NvlsSpec | None = Field(
         None, description="Collectives in the switch, like NCCL's NVLS. If omitted, they are not available."
     )

@@ -17,7 +17,7 @@ from t3sim.program.operations import Ints, Memory
 from t3sim.workload.kernel_choice import tiling_of, without_split
 from t3sim.workload.tiling import TileTrace, cut_at_owners, make_tile_trace, moved_bytes
 
-Collective = Literal["reduce-scatter", "all-gather", "all-reduce"]
+Collective = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all"]
 
 
 @dataclass(frozen=True, eq=False)

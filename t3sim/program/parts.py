@@ -7,12 +7,13 @@ from functools import lru_cache
 from t3sim.collective.choice import ring_schedule
 from t3sim.collective.direct import NVLS, RING, kernel_of
 from t3sim.collective.nvls import takes_switch
-from t3sim.collective.schedule import CollectiveSchedule, ring_reduce_scatter
+from t3sim.collective.schedule import CollectiveSchedule, Op, ring_reduce_scatter
+from t3sim.program.all_to_all import all_to_all_program
 from t3sim.program.direct import direct_program
 from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
 from t3sim.program.nvls import nvls_program
 from t3sim.program.operations import Content, Memory, Moves, Program
-from t3sim.program.operator import Collective, Operator
+from t3sim.program.operator import Operator
 from t3sim.program.plan import Part, Plan, in_order
 
 ProgramOf = Callable[[Operator, int], Program]  # of a rank
@@ -92,14 +93,14 @@ def all_gather_part(op: Operator, *, n_compute_units: int | None = None) -> Part
     return _chosen(op, "all-gather", n_compute_units)
 
 
-def _chosen(op: Operator, collective: Collective, n_compute_units: int | None) -> Part | None:
+def _chosen(op: Operator, collective: Op, n_compute_units: int | None) -> Part | None:
     """Return *collective* alone as the machine runs it."""
     schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
     return ring_part(op, collective, schedule, collective, n_compute_units)
 
 
 def ring_part(
-    op: Operator, collective: Collective, schedule: CollectiveSchedule, name: str, n_compute_units: int | None = None
+    op: Operator, collective: Op, schedule: CollectiveSchedule, name: str, n_compute_units: int | None = None
 ) -> Part | None:
     """Return the part that runs *schedule* alone; None if it has nothing to do."""
     if not schedule.steps:
@@ -126,7 +127,7 @@ def copy_part(op: Operator) -> Part:
 
 
 def ring_contents(
-    collective: Collective, n: int, c: int, *, has_channels: bool
+    collective: Op, n: int, c: int, *, has_channels: bool
 ) -> tuple[tuple[Content, ...], tuple[Content, ...]]:
     """Return what a ring finds in memory and what it leaves there, *c* granules a chunk.
 
@@ -151,7 +152,7 @@ def all_reduce(
     """
     c, has_channels = op.chunk_granules, op.machine.gpu.collective_kernel.kind == "channels"
 
-    def placed(collective: Collective, array: str) -> tuple[Moves, int]:
+    def placed(collective: Op, array: str) -> tuple[Moves, int]:
         schedule = ring_schedule(op.machine, collective, op.n, c, units[1] - units[0])
         return ring(op, memory, schedule, collective, units=units, array=array), memory.buffers[-1].first
 
@@ -174,6 +175,8 @@ def moved(contents: tuple[Content, ...], by: int) -> tuple[Content, ...]:
 def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Plan:
     """Return the plan of an operator that is one collective, on so many compute units (default: all)."""
     collective, n_units = op.collective, n_compute_units
+    if collective == "all-to-all":
+        return Plan(in_order(Part.of("all_to_all", collective, lambda rank: all_to_all_program(op, rank), op.n)))
     if op.algorithm == NVLS:
         assert collective is not None
         return Plan(in_order(nvls_part(op, collective)))
@@ -205,7 +208,7 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
     )  # fmt: skip
 
 
-def nvls_part(op: Operator, collective: Collective) -> Part | None:
+def nvls_part(op: Operator, collective: Op) -> Part | None:
     """Return *collective* in the switch, alone; None on one GPU."""
     if op.n == 1:
         return None

@@ -1,0 +1,68 @@
+"""All-to-all: the right values, the same time in both modes, no faster than the link, refused where no link leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from t3sim.cli.validate import machine_of
+from t3sim.program.all_to_all import all_to_all_program
+from t3sim.program.operations import Moves
+from t3sim.program.operator import Operator
+from t3sim.program.verify import problems_of
+from t3sim.results.writer import read_results
+from tests.harness.here import t3sim_here
+from tests.smoke.command_line import simulated
+
+TINY = "{preset: t3-tiny, link: {topology: TOPOLOGY, ingress_buffer: 512 KiB}, gpu: {collective_kernel: {channels: 2}}}"
+EXPERIMENT = f"""
+name: exchange
+machine: {TINY}
+workload: {{collective: {{op: all-to-all, size: 12 KiB, gpus: 3}}}}
+strategy: sequential
+sweep: {{grid: {{mode: [mirrored, explicit]}}}}
+"""
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("n", "size"), [(2, 4096), (5, 70_000), (8, 8 * MIB)])
+def test_programs_are_sound(n: int, size: int) -> None:
+    operator = Operator(machine_of("h200", ()), n, None, "all-to-all", size)
+    assert problems_of([all_to_all_program(operator, rank) for rank in range(n)]) == []
+
+
+def test_canary_receivers_that_wait_for_nothing_are_found() -> None:
+    operator = Operator(machine_of("h200", ()), 2, None, "all-to-all", 70_000)
+    programs = [all_to_all_program(operator, rank) for rank in range(2)]
+    for one in (one for program in programs for one in program.operations):
+        assert isinstance(one, Moves)
+        one.steps["wait_signal"] = -1
+    assert problems_of(programs)
+
+
+def test_values_and_times_in_both_modes(tmp_path: Path) -> None:
+    folder = simulated(EXPERIMENT.replace("TOPOLOGY", "switch"), tmp_path, "--check", "--data")
+    one, all_of_them = read_results(folder / "results.csv")
+    assert one.time_us == all_of_them.time_us > 0
+
+
+def test_a_ring_of_three_cannot_carry_it(tmp_path: Path) -> None:
+    experiment = tmp_path / "experiment.yaml"
+    experiment.write_text(EXPERIMENT.replace("TOPOLOGY, ingress_buffer: 512 KiB", "ring"), encoding="utf-8")
+    done = t3sim_here("run", experiment, "-o", tmp_path / "results", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "machine.link.topology" in done.stdout + done.stderr
+
+
+def test_measured_time(tmp_path: Path) -> None:
+    """Measured: NCCL 2.29.2 on eight H200s (NVIDIA aiconfigurator, commit 095f58a5); not fitted."""
+    text = f"""
+name: eight
+machine: h200
+workload: {{collective: {{op: all-to-all, size: {16 * MIB} B, gpus: 8}}}}
+strategy: sequential
+"""
+    (row,) = read_results(simulated(text, tmp_path) / "results.csv")
+    assert row.time_us == pytest.approx(73.44, rel=0.08)
+    assert row.time_us > 16 * MIB * 7 / 8 / 361e3
