@@ -52,8 +52,9 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
             to = {"send": STORE, "distance": p, "destination": staged.first + distance * c + start}
             signal = arrived[distance * len(pieces) + i]
             sends[channel].append({**step, "operand": data.first + p * c + start, **to, "post_signal": signal})
-            come = {"wait_signal": arrived[p * len(pieces) + i], "wait_at_least": length}
-            place = {"operand": staged.first + p * c + start, "kept_at": output.first + p * c + start}
+            # What is sent at the same time comes from the GPU to which this one is at distance p.
+            come = {"wait_signal": signal, "wait_at_least": length}
+            place = {"operand": staged.first + distance * c + start, "kept_at": output.first + distance * c + start}
             receives[channel].append({**step, **place, **come})
     operations = [
         _role(op, name, i, columns) for i, (name, columns) in enumerate((("send", sends), ("receive", receives)))
