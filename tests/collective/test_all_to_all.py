@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.cli.validate import machine_of
+from t3lab.cli.validate import machine_of
 from t3sim.program.all_to_all import all_to_all_program
 from t3sim.program.operations import Moves
 from t3sim.program.operator import Operator
