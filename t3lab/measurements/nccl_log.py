@@ -86,6 +86,8 @@ def of_text(text: str, file_name: str) -> Found:
     read = log.read
     read.devices = tuple(dict.fromkeys(log.devices))
     rows_of(log.tables, file_name, read, PRINTED_ERROR)
+    if not read.rows and not read.problems and not read.assumed:
+        raise ValueError("a table of nccl-tests without a row: the run, or the file, ends before its first result")
     return read
 
 

@@ -21,6 +21,7 @@ import os
 import re
 import statistics
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -245,7 +246,8 @@ def read_file(path: Path, peaks: Peaks, *, are_points: bool = False) -> Contents
         if path.name.endswith(TABLES):
             return _checked(_of_csv(path, content.decode("utf-8-sig"), are_points=are_points), peaks)
         if not path.name.endswith(JSONS) and not content.lstrip().startswith(b"{"):
-            found = nccl_log.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
+            encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"  # of PowerShell
+            found = nccl_log.of_text(content.decode(encoding, errors="replace"), path.name)
         else:
             found = _of_json(parse_json(content, list_as="traceEvents"), path.name)  # the array format of traces
         return _checked(_of_program(path, found), peaks, found)

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from t3sim.cli import PATH
 from t3sim.cli._errors import echo
-from t3sim.cli.config import override_option
+from t3sim.cli.config import folded, override_option
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.errors import PointsFailed, UsageError, lacking
 
@@ -113,8 +113,9 @@ def advise(
         cases = [case_of(run, {} if host is None else {"host": host}) for run in runs]
         n = sum(len(case.choices) for case in cases)
         kinds = dict.fromkeys(run.workload.operator for run in runs)
-        echo(*(f"operator    {kind}: {MEANINGS[kind]} ({PARALLELISM[kind]} parallelism)" for kind in kinds))
-        echo(f"search      {len(cases)} GEMMs on {runs[0].machine.name}, {n} candidates")
+        machine_name = runs[0].machine.name.partition("+")[0]  # what was changed is in the answer
+        echo(*folded(f"operator    {kind}: {MEANINGS[kind]} ({PARALLELISM[kind]} parallelism)" for kind in kinds))
+        echo(f"search      {len(cases)} GEMMs on {machine_name}, {n} candidates")
 
         def simulate(wanted: Sequence[RunSpec]) -> list[SimulationResult | Refusal]:
             points = [ExperimentPoint(run) for run in wanted]

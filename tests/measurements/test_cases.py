@@ -132,6 +132,18 @@ def test_categories_of_older_traces(validate: Validate) -> None:
     assert [point[name] for name in ("m", "n", "k", "measured")] == ["4096", "4096", "4096", "210"]
 
 
+def test_a_log_in_utf_16_is_read_and_one_without_a_row_says_so(validate: Validate, tmp_path: Path) -> None:
+    """PowerShell redirects in UTF-16."""
+    text = case("all_reduce_in_place_only.txt").read_text(encoding="utf-8")
+    path = tmp_path / "all_reduce_perf.txt"
+    path.write_bytes(text.encode("utf-16"))
+    assert len(validate(path).points) == 2
+    first = text.index("\n", text.index("(GB/s)"))
+    path.write_text(text[:first], encoding="utf-8")
+    answer = validate(path)
+    assert (answer.code, answer.has("ends before its first result")) == (3, True)
+
+
 def test_a_trace_may_be_a_list_of_events(validate: Validate, tmp_path: Path) -> None:
     """The array format of traces; canary: a list of something else holds no kernel."""
     events = json.loads(case("old_categories.json").read_text(encoding="utf-8"))["traceEvents"]
@@ -142,12 +154,20 @@ def test_a_trace_may_be_a_list_of_events(validate: Validate, tmp_path: Path) -> 
     assert validate(path).code == 3
 
 
+def test_the_algorithm_that_nccl_was_held_to_is_simulated_or_named(validate: Validate, tmp_path: Path) -> None:
+    """NVLS is simulated; trees are not."""
+    switch = log(tmp_path, "nvls.txt", of="reduce_scatter_nvls.txt")
+    assert [(one["nccl_algo"], one["status"]) for one in validate(switch).points] == [("NVLS", "simulated")] * 2
+    tree = log(tmp_path, "tree.txt", ("NVLS", "Tree"), of="reduce_scatter_nvls.txt")
+    for point in validate(tree).points:
+        assert (point["status"], "Tree" in point["reason"].title()) == ("not simulated", True)
+
+
 @pytest.mark.parametrize(
     ("name", "machine", "reasons"),
     [
         ("all_reduce_two_hosts.txt", "h100", ["2 hosts", "2 hosts"]),
         ("trace_64_gpus.json", "h200", ["max_gpus"]),
-        ("reduce_scatter_nvls.txt", "h100", ["NVLS", "NVLS"]),
         ("all_reduce_h200_default.txt", "h200", ["", "not a ring"]),
         ("alltoall_perf.txt", "h100", ["all-to-all"] * 3),
     ],
