@@ -97,7 +97,7 @@ def tables_bytes(machine: str, capability: str | None, found: Sequence[AllReduce
             "symm_mem_below": {name: below([ONE_SHOT, TWO_SHOT, MULTIMEM], [NCCL])},
         },
     }
-    return (json.dumps(content, indent=1) + "\n").encode()
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 
 def threshold(found: Sequence[AllReduce], first: Sequence[str], second: Sequence[str]) -> int:

@@ -350,7 +350,7 @@ def test_a_wrong_result_is_not_measured(tmp_path: Path) -> None:
 def test_times_that_cannot_be_are_kept_out_of_the_measurements(tmp_path: Path) -> None:
     done = run("gemm", "latency", "--quick", "-o", "out", cwd=tmp_path, faults="instant")
     assert done.returncode == 5
-    assert "gemm.csv:2: min_us is 0.001, faster than peak" in done.stderr
+    assert "gemm.csv:2: time_us is 0.001, faster than peak" in done.stderr
     assert {row.kind for row in read_measurements(tmp_path / "out").rows} == {"latency"}
     refused = (tmp_path / "out" / "gemm.refused.txt").read_text(encoding="utf-8").splitlines()
     assert json.loads(refused[0])["sublayer"] == "OP"
