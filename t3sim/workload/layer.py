@@ -35,7 +35,7 @@ from t3sim.workload.sublayers import (
     projections_of,
     slice_of,
     types_of,
-    weights_of,
+    weight_bytes_of,
 )  # fmt: skip
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -163,8 +163,8 @@ class Held:
 def held_of(layer: LayerSpec, tp: int) -> Held:
     """Return what the memory of one of *tp* GPUs holds; embeddings and activations, which are small, are left out."""
     groups = layer.groups or (layer.model,)
-    weights = sum(one.layers * weights_of(one, tp) for one in groups)
-    return Held(ELEMENT_BYTES * weights, ELEMENT_BYTES * sum(one.layers * cache_width(one, tp) for one in groups))
+    weights = sum(one.layers * weight_bytes_of(one, tp) for one in groups)
+    return Held(weights, ELEMENT_BYTES * sum(one.layers * cache_width(one, tp) for one in groups))
 
 
 def _of_generation(layer: LayerSpec, tp: int) -> Iterator[Operator]:

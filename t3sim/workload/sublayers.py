@@ -23,6 +23,7 @@ from typing import Any, Literal
 from t3sim.config.experiment import GemmShape, ModelSpec, OperatorKind
 from t3sim.spelling import spelled_as
 from t3sim.units import LIMIT
+from t3sim.workload.operands import bytes_of_b
 from t3sim.workload.simulated_types import simulated_types
 
 # Sublayer -> phase of training in which it happens; in the order of a layer's forward and backward pass.
@@ -191,15 +192,15 @@ def cache_width(model: ModelSpec, tp: int) -> int:
     return _kv_heads_of_a_gpu(model, "IP", tp) * (width + (model.value_dim or width))
 
 
-def weights_of(model: ModelSpec, tp: int) -> int:
-    """Return the weights of a layer that one of *tp* GPUs holds: those of all its GEMMs, routed experts included."""
-    found = sum(one.gemm.n * one.gemm.k for one in projections_of(model, tp))
-    for name in SUBLAYERS:
-        if lacks(model, name) is None:
-            gemm = gemm_of(model, name, tp)
-            found += gemm.n * gemm.k
+def weight_bytes_of(model: ModelSpec, tp: int) -> int:
+    """Return the bytes of a layer's weights on one of *tp* GPUs, in their types; routed experts included."""
+    gemms = [one.gemm for one in projections_of(model, tp)]
+    gemms += [gemm_of(model, name, tp) for name in SUBLAYERS if lacks(model, name) is None]
+    found = sum(bytes_of_b(gemm, gemm.n * gemm.k) for gemm in gemms)
     if model.moe is not None:
-        found += model.moe.experts * (3 if model.gated else 2) * model.hidden * model.moe.intermediate // tp
+        types = {} if model.elements is None else simulated_types(model.elements.experts)
+        n = model.moe.experts * (3 if model.gated else 2) * model.hidden * model.moe.intermediate // tp
+        found += bytes_of_b(GemmShape(m=1, n=1, k=1, **types), n)
     return found
 
 

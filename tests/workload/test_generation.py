@@ -11,7 +11,7 @@ from t3sim.config.experiment import ModelSpec
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.results.writer import read_results
 from t3sim.workload.layer import held_of, other_operators, sublayer_runs
-from t3sim.workload.sublayers import cache_width, weights_of
+from t3sim.workload.sublayers import cache_width, weight_bytes_of
 from tests.smoke.command_line import simulated
 
 MODEL = "hidden: 256\nlayers: 2\ntokens: 8\nheads: 8\nkv_heads: 2\nhead_dim: 32\nwhole_heads: true\n"
@@ -77,7 +77,7 @@ def test_what_gpus_keep(folder: Path) -> None:
     assert cache_width(layer.model, 2) == 2 * 32
     assert cache_width(layer.model, 8) == 2 * 32  # a copy: fewer heads than GPUs
     weights = 256 * (4 * 32 + 2 * 32) + 4 * 32 * 256 + 2 * 256 * 512
-    assert weights_of(layer.model, 2) == weights
+    assert weight_bytes_of(layer.model, 2) == 2 * weights
     held = held_of(layer, 2)
     assert (held.weights, held.per_token) == (2 * 2 * weights, 2 * 2 * 2 * 32)
 
