@@ -58,6 +58,14 @@ def test_tokens_a_second(folder: Path) -> None:
     assert row.gemm_us + row.others_us < row.time_us  # and two all-reduces
 
 
+def test_bytes_of_gemms_are_the_same_with_overlap(folder: Path) -> None:
+    text = TEXT.replace("tp: 2}", "tp: 2, operator: gemm-rs}").replace("strategy: sequential", "")
+    text = text.replace("{preset: t3-tiny, link: {topology: switch, ingress_buffer: 512 KiB}}", "t3-tiny")
+    text += "tiling: gemm-64x64\nsweep: {grid: {strategy: [sequential, t3]}}\n"
+    rows = read_results(simulated(text, folder) / "results.csv")
+    assert len({row.dram_gemm_read_bytes for row in rows}) == 1  # weights of all four GEMMs
+
+
 def test_a_longer_context_takes_the_time_of_its_cache(folder: Path) -> None:
     rows = read_results(simulated(TEXT + "sweep: {grid: {workload.context: [64, 65600]}}\n", folder) / "results.csv")
     more = 8 * 65536 * 2 * 32 * 2  # sequences x tokens x keys and values of one head x bytes

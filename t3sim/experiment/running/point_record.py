@@ -4,7 +4,7 @@ from t3sim.config.experiment import WorkloadSpec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.results.record import RunRecord
 from t3sim.strategies import Phase
-from t3sim.system.simulate import SimulationResult
+from t3sim.system.simulate import SimulationResult, summed
 
 
 def record_of(result: SimulationResult) -> RunRecord:
@@ -17,7 +17,10 @@ def record_of(result: SimulationResult) -> RunRecord:
     together = fused or split
     policy = run.arbitration.policy if run.arbitration is not None and together is not None else None
     producer = together or gemm_phase
-    alone = [gemm_phase, reduce_scatter] if together is None else [together]
+    if together is not None:  # some GEMMs of a layer of generation have nothing to overlap with
+        plain = [one.by_role.get("gemm") for one in result.sublayers if not {"fused", "split"} & one.by_role.keys()]
+        producer = summed([*plain, together])
+    alone = [gemm_phase, reduce_scatter] if together is None else [producer]
     gathers = [all_gather, result.phase("all_reduce")] if split is None else []  # else it is part of the split run
     phases = [phase for phase in (*alone, *gathers) if phase is not None]
 
