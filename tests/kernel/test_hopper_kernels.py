@@ -78,12 +78,13 @@ def test_a_tile_taken_ahead_waits_for_its_signal() -> None:
     core = gpu_with("matrix_flops_per_cycle: 128")
     trace = trace_of(64 * 2, 64, 64, tiling=kernel(loads_ahead=True))
     core.load(at_once(gemm_of(core.machine, trace)))
-    core.tables.workgroups["wait_signal"][1], core.tables.workgroups["wait_at_least"][1] = 0, 1
+    first = int(core.tables.workgroups["first_tile"][1])
+    core.tables.tiles["wait_signal"][first], core.tables.tiles["wait_at_least"][first] = 0, 1
     assert not core.advance(core.now + 40 * LOAD)
     assert core.gpu.l2.n_accesses == TILE_LINES
     assert (core.tables.workgroups["end_at"] > 0).tolist() == [True, False]
     assert core.gpu.compute_units[0].reason_ticks[codes.FOR_DEPENDENCY] > 0
-    core.tables.workgroups["wait_signal"][1] = -1
+    core.tables.tiles["wait_signal"][first] = -1
     assert core.advance(core.now + 40 * LOAD)
 
 

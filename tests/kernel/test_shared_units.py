@@ -100,7 +100,7 @@ def test_a_step_that_waits_for_ever_is_named_with_its_unit() -> None:
         bench.run()
     report = f"{caught.value}\n{caught.value.details}"
     assert "compute_unit[0]" in report
-    assert "1 granule of signal 0 to come, but nothing is left to be sent" in report
+    assert "waits for gpu[0].signal[0]" in report
 
 
 def three(n_granules: int = 128, k: int = 64) -> Bench:
