@@ -17,8 +17,10 @@ from t3lab.measurements.samples import Measurement, Measurements
 from t3lab.validation.bench import Bench
 from t3lab.validation.kinds import COMPARED, unsimulated
 from t3lab.validation.point import RATIO, Point
-from t3lab.validation.simulation import Outcome, Simulation
+from t3lab.validation.simulation import CollectiveAlone, Outcome, Simulation
 from t3lab.validation.timelines import tile_rows, timelines_of
+from t3sim.collective.direct import NCCL, NVLS, VLLM
+from t3sim.collective.nvls import takes_switch
 from t3sim.config.experiment import Kernels
 from t3sim.config.machine import MachineSpec
 from t3sim.config.operating_points import OperatingPoint
@@ -83,6 +85,16 @@ def tiles_of(
     return rows
 
 
+def is_in_switch(point: Point, machine: MachineSpec) -> bool:
+    """Return whether the collective of *point* is simulated in the switch: by choice of the library, or as told."""
+    one = point.terms[0].simulation
+    if not isinstance(one, CollectiveAlone):
+        return False
+    is_free = one.algorithm in {NCCL, VLLM}
+    held = one.algorithm == NVLS or "multimem" in one.algorithm
+    return held or (is_free and one.op != "all-to-all" and takes_switch(machine, one.op, one.gpus, one.size))
+
+
 def without_faster_than_rings(points: Iterable[Point], machine: MachineSpec) -> list[Point]:
     """Return *points*, but for collectives that moved more than the links of *machine* allow a ring: those have that as
     the reason why they are not simulated.
@@ -92,10 +104,10 @@ def without_faster_than_rings(points: Iterable[Point], machine: MachineSpec) -> 
     found = []
     for point in points:
         rate = float(point.row["busbw_gbps"]) if point.terms and point.row.kind == "collectives" else 0.0
-        if rate > most:
+        if rate > most and not is_in_switch(point, machine):
             what = f"bus bandwidth {rate:.0f} GB/s is above the {most:.0f} GB/s that the links allow a ring: not a ring"
-            in_switch = " (NVLS, in the switches?)" if link.topology == "switch" else ""
-            point = replace(point, terms=(), below=None, reason=what + in_switch)
+            guess = " (NVLS, in the switches?)" if link.topology == "switch" else ""
+            point = replace(point, terms=(), below=None, reason=what + guess)
         found.append(point)
     return found
 
