@@ -168,8 +168,6 @@ def test_the_algorithm_that_nccl_was_held_to_is_simulated_or_named(validate: Val
     [
         ("all_reduce_two_hosts.txt", "h100", ["2 hosts", "2 hosts"]),
         ("trace_64_gpus.json", "h200", ["max_gpus"]),
-        ("all_reduce_h200_default.txt", "h200", ["", "not a ring"]),
-        ("alltoall_perf.txt", "h100", ["all-to-all"] * 3),
     ],
 )
 def test_rows_that_are_no_ring_of_one_host_are_listed_with_the_reason(
