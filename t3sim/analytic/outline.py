@@ -307,7 +307,7 @@ def _durations(n_bytes: NDArray[Any], rate: int) -> NDArray[Any]:
 
 
 def _queues(n: int) -> NDArray[Any]:
-    """Return *n* signals, resources or pools in which nobody waits."""
+    """Return *n* signals, resources or pools without a waiting process."""
     queues = np.full((n, loop.Q_COLUMNS), NONE, np.int64)
     queues[:, loop.VALUE] = 0
     return queues
