@@ -234,7 +234,7 @@ def test_plot_without_traffic_says_so(tmp_path: Path) -> None:
     write_results(tmp_path, [record])
     result = CliRunner().invoke(plot, [str(tmp_path)])
     assert result.exit_code == 0, result.output
-    assert "no point with DRAM traffic to draw" in result.stderr
+    assert "no point with DRAM traffic to draw" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize("content", [None, "a,b\n1,2\n", b"\xff\xfe\x00", ""])

@@ -53,8 +53,8 @@ def test_the_loop_is_compiled(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_units_are_functions_of_the_kernel() -> None:
-    folder = REPOSITORY / "t3sim" / "gpu" / "kernel"
-    parsed = (ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py"))
+    folder = REPOSITORY / "t3sim" / "gpu" / "units"
+    parsed = (ast.parse(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py"))
     names = [node.name for module in parsed for node in module.body if isinstance(node, ast.FunctionDef)]
     assert [names.count(name) for name in units.UNITS] == [1] * len(units.UNITS)
 

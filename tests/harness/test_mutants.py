@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from t3sim import units
-from t3sim.gpu import tables
+from t3sim.gpu import core
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import codes
@@ -67,8 +67,8 @@ def test_a_changed_method_is_seen_through_its_class_and_restored() -> None:
 
 def test_a_changed_constant_is_set_where_it_was_imported_and_restored() -> None:
     with mutated("t3sim.workload.tiling", "ELEMENT_BYTES = 2", "ELEMENT_BYTES = 4"):
-        assert (tiling.ELEMENT_BYTES, tables.ELEMENT_BYTES) == (4, 4)
-    assert (tiling.ELEMENT_BYTES, tables.ELEMENT_BYTES) == (2, 2)
+        assert (tiling.ELEMENT_BYTES, core.ELEMENT_BYTES) == (4, 4)
+    assert (tiling.ELEMENT_BYTES, core.ELEMENT_BYTES) == (2, 2)
 
 
 def fail_inside_a_mutant() -> None:

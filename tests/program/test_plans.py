@@ -30,6 +30,7 @@ FLUX = encoded(PARAMETERS, {})
 SCATTER = {"chunks": 1, "order": 0, "engines": 1, "own_rows": 0}
 PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse", "sm-")  # that need equal shares
 VARIANTS = {
+    "sequential": {"": {"all_reduce": 0}},
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},

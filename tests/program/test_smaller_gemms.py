@@ -75,7 +75,7 @@ def test_tiles_end_where_the_rows_of_a_rank_do(strategy: str, kind: str, tmp_pat
 
 
 def test_what_has_fewer_tiles_than_chunks_has_empty_ones() -> None:
-    trace = operator().tiles_of(rows=16, columns=16, n_chunks=4)
+    trace = operator().tiles_of(rows=8, columns=16, n_chunks=4)
     assert np.diff(trace.chunk_ranges)[:, 0].tolist() == [1, 0, 0, 0]
 
 
