@@ -64,7 +64,7 @@ def test_the_machine_decides_too(file: Path) -> None:
 
 
 def test_kernels_have_no_more_stages_than_a_compute_unit_holds(file: Path) -> None:
-    """32 x 64 in 16 stages needs 192 KiB; an A100 has 164, and its library no such tile.  Canary: named, a kernel that needs more is refused."""
+    """32 x 64 in 16 stages needs 192 KiB; an A100 has 164.  Canary: named, a kernel that needs more is refused."""
     found = {}
     for name in ("h200", "a100"):
         experiment = load_experiment(file, (SMALL, f"machine={name}"))

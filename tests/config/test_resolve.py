@@ -316,7 +316,7 @@ def test_a_machine_file_changes_a_preset_or_another_file(tmp_path):
         mine="preset: other.yaml\nlink: {latency: 1 us}\ngpu: {l2: {capacity: 8 MiB}}\n",
         other="preset: t3-150\nname: other\nlink: {preset: ring-75}\ngpu: {l2: {n_banks: 32}}\n",
     )
-    assert (resolved.spec.name, resolved.description) == ("mine", "")
+    assert (resolved.spec.name, resolved.description.split(":")[0]) == ("mine", "changed from other.yaml")
     assert (resolved.spec.link.bandwidth, resolved.spec.link.latency) == (75 * 10**9, 10**6)
     assert (resolved.spec.gpu.l2.capacity, resolved.spec.gpu.l2.n_banks) == (8 * 2**20, 32)
     assert resolved.spec.memory == machine("t3-150").spec.memory

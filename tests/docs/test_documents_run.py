@@ -177,7 +177,7 @@ def test_experiment_of_the_users_pages_is_accepted(tmp_path: Path) -> None:
 def test_shown_messages_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text(
-        "name: bad\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC2, tp: 8}\nstrategy: t3\n"
+        "name: bad\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-3, tp: 8}\nstrategy: t3\n"
         "arbitraton: mca\nmode: mirrored\nquantum: 500\n",
         encoding="utf-8",
     )

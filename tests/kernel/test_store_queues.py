@@ -179,8 +179,9 @@ def test_loads_of_a_gemm_wait_behind_the_stores_that_its_unit_holds() -> None:
         one = mirrored(spec, fused_of(spec, trace_of(512, 512, n_chunks=2)))
         one.run()
         assert broken(one.core) == []
-        tiles = np.sort(one.core.tables.workgroups, order="start_at")
-        behind = tiles[np.isin(tiles["route"], [ROUTE_REMOTE_UPDATE])][4:]  # behind the first of each unit
+        tables = one.core.tables
+        is_remote = tables.tiles["route"][tables.workgroups["first_tile"]] == ROUTE_REMOTE_UPDATE
+        behind = np.sort(tables.workgroups[is_remote], order="start_at")[4:]  # behind the first of each unit
         waits[changes] = float(np.mean(behind["multiply_at"] - behind["start_at"]))
     none, held = waits.values()
     leaves = 1024 / 4e9 * one.core.ticks.hz  # at the rate of the link, if nobody else sends

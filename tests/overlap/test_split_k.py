@@ -282,12 +282,12 @@ def test_a_strategy_that_needs_whole_tiles_refuses_the_kernel(name: str) -> None
 
 
 def library_run(name: str, *overrides: str, k: int = 4096) -> RunSpec:
-    return point(name, "machine=h200", "tiling=cublas-hopper", *overrides, shape=(512, 512, k), tp=2)
+    return point(name, "machine=h200", "tiling=cublas-hopper", *overrides, shape=(256, 512, k), tp=2)
 
 
 def test_a_library_splits_alone_and_not_inside_a_fused_kernel() -> None:
     run = library_run("flux-push")
-    assert run.workload.tiling.split_k == 2
+    assert run.workload.tiling.split_k == 3
     by_role = {part.role: part.programs[0].operations[0] for part in plan_for(run, operator_of(run)).parts()}
     alone = next(one for one in plan_for(run, operator_of(run)).parts() if one.role == "gemm").programs[0]
     assert [one.name for one in alone.operations] == ["gemm", "sum of gemm"]
@@ -317,23 +317,23 @@ def test_each_sublayer_of_a_layer_is_split_by_its_own_k() -> None:
         "workload": {"model": "T-NLG", "layer": "prompt", "tp": 1},
     }).points  # fmt: skip
     spec = layer.workload.layer
-    small = spec.model_copy(update={"model": spec.model.model_copy(update={"hidden": 1024, "tokens": 256})})
+    small = spec.model_copy(update={"model": spec.model.model_copy(update={"hidden": 1024, "tokens": 128})})
     run = layer.model_copy(update={"workload": layer.workload.model_copy(update={"layer": small})})
     assert layer.workload.tiling.split_k == 1
     every = [one.workload for one in sublayer_runs(run)]
     assert [one.tiling for one in every] == [tiling_of(load_kernels("cublas-hopper"), one.gemm, 132) for one in every]
-    assert {one.sublayer: (one.gemm.k, one.tiling.split_k) for one in every} == {"OP": (1024, 1), "FC-2": (4096, 2)}
+    assert {one.sublayer: (one.gemm.k, one.tiling.split_k) for one in every} == {"OP": (1024, 1), "FC-2": (4096, 3)}
 
 
 def test_config_show_says_who_split_it(tmp_path: Path) -> None:
     file = tmp_path / "e.yaml"
     file.write_text(
         "name: e\nmachine: h200\ntiling: cublas-hopper\nstrategy: sequential\n"
-        "workload: {gemm: {m: 512, n: 512, k: 4096}, tp: 2}\n"
+        "workload: {gemm: {m: 256, n: 512, k: 4096}, tp: 2}\n"
     )
     shown = CliRunner().invoke(main, ["config", "show", str(file)])
     [line] = [line for line in shown.output.splitlines() if line.startswith("tiling.split_k")]
-    assert line.split()[1:3] == ["2", "derived"]
+    assert line.split()[1:3] == ["3", "derived"]
 
 
 # --- closed forms ------------------------------------------------------------------------------------

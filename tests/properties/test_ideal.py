@@ -135,11 +135,11 @@ def test_cases_are_what_they_claim() -> None:
     found = [times for times in of_each(times_of_case, CASES) if times is not None]
     assert len(found) >= 0.9 * len(CASES)
     assert all(set(bounds) == set(BOUNDS) for bounds, *_ in found)
-    assert all({"sequential []", "t3 []", "t3-mca []"} <= set(designs) for _, designs, _ in found)
+    assert all({"sequential ['nccl']", "t3 []", "t3-mca []"} <= set(designs) for _, designs, _ in found)
     runs = [case(seed) for seed in range(100)]
     assert {run.workload.tp for run in runs} == set(range(2, 9))
     parts = [least_of(run)._asdict() for run in runs]
-    assert {max(least, key=lambda part: least[part]) for least in parts} == {"compute", "link", "memory"}
+    assert {max(least, key=lambda part: least[part]) for least in parts} == {"compute", "link", "memory", "operands"}
 
 
 # --- the parts in closed form: t3-tiny ----------------------------------------------------------------------
