@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from t3sim.advice import search
-from t3sim.advice.all_reduces import AllReduce, threshold
 from t3sim.advice.answer import circumstances
 from t3sim.advice.cases import cases_of_model
 from t3sim.advice.search import Case, candidates
@@ -363,12 +362,3 @@ def test_without_an_all_reduce_there_are_no_such_tables(answer: tuple[Path, str]
     assert not (folder / "all_reduces.json").exists()
     assert not (folder / "thresholds.csv").exists()  # of two numbers of tokens
     assert {row["scheme"] for row in rows(folder / "candidates.csv")} & {"sequential"}
-
-
-def test_canary_a_threshold_is_twice_the_last_size_that_wins() -> None:
-    found = [AllReduce(4, size, name, us) for size, name, us in (
-        (1024, "a", 1.0), (1024, "b", 2.0), (2048, "a", 2.0), (2048, "b", 1.0), (4096, "b", 3.0),
-    )]  # fmt: skip
-    assert (threshold(found, ["a"], ["b"]), threshold(found, ["b"], ["a"]), threshold(found, ["c"], ["a"])) == (
-        2048, 8192, 0,
-    )  # fmt: skip

@@ -8,7 +8,6 @@ import pytest
 
 from t3lab.cli.validate import machine_of
 from t3sim.program.all_to_all import all_to_all_program
-from t3sim.program.operations import Moves
 from t3sim.program.operator import Operator
 from t3sim.program.verify import problems_of
 from t3sim.results.writer import read_results
@@ -30,15 +29,6 @@ MIB = 1 << 20
 def test_programs_are_sound(n: int, size: int) -> None:
     operator = Operator(machine_of("h200", ()), n, None, "all-to-all", size)
     assert problems_of([all_to_all_program(operator, rank) for rank in range(n)]) == []
-
-
-def test_canary_receivers_that_wait_for_nothing_are_found() -> None:
-    operator = Operator(machine_of("h200", ()), 2, None, "all-to-all", 70_000)
-    programs = [all_to_all_program(operator, rank) for rank in range(2)]
-    for one in (one for program in programs for one in program.operations):
-        assert isinstance(one, Moves)
-        one.steps["wait_signal"] = -1
-    assert problems_of(programs)
 
 
 def test_values_and_times_in_both_modes(tmp_path: Path) -> None:

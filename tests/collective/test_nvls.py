@@ -13,7 +13,7 @@ from t3sim.collective.schedule import Op
 from t3sim.config.machine import MachineSpec, NvlsSpec
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.program.nvls import nvls_program
-from t3sim.program.operations import Moves, Program
+from t3sim.program.operations import Program
 from t3sim.program.operator import Operator
 from t3sim.program.verify import problems_of
 from t3sim.results.writer import read_results
@@ -67,16 +67,6 @@ def test_other_collectives_in_both_modes(op: str, tmp_path: Path) -> None:
 def test_programs_are_sound(op: Op, n: int, h200: MachineSpec) -> None:
     operator = Operator(h200, n, None, op, 200_000)
     assert problems_of([nvls_program(operator, rank, op) for rank in range(n)]) == []
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_canary_roles_that_wait_for_nothing_are_found(op: Op, h200: MachineSpec) -> None:
-    operator = Operator(h200, 2, None, op, 200_000)
-    programs = [nvls_program(operator, rank, op) for rank in range(2)]
-    for one in (one for program in programs for one in program.operations):
-        assert isinstance(one, Moves)
-        one.steps["wait_signal"] = -1
-    assert problems_of(programs)
 
 
 def ran(machine: MachineSpec, program: Program, n: int) -> MirroredMachine:

@@ -192,15 +192,6 @@ def test_operations_of_a_stream_run_in_order() -> None:
     assert program.core.tables.signals.tolist() == [1, 1]  # each but the last one tells the next
 
 
-def test_canary_operations_of_different_streams_run_at_the_same_time() -> None:
-    program = Bench()
-    for _ in range(2):
-        program.gemm(Launch(LAUNCH))
-    first, second = program.run()
-    assert first.start_at == second.start_at == LAUNCH
-    assert program.workgroups(1)["start_at"].min() < first.end_at
-
-
 def test_a_gemm_ends_when_its_dirty_lines_are_written_back() -> None:
     """What waits for it reads its output past the L2; two GEMMs that end at different times each wait for their own."""
     program = Bench("gpu: {l2: {at_kernel_end: write-back}}")
@@ -460,11 +451,6 @@ def test_a_workgroup_loads_nothing_before_its_signal_is_posted() -> None:
     assert program.core.gpu.compute_units["reason_ticks"][:, codes.FOR_DEPENDENCY].sum() > 0
 
 
-def test_canary_a_workgroup_without_a_signal_loads_at_once() -> None:
-    program = waiting_workgroup(at_least=0)
-    assert loads_too_early(program)
-
-
 # --- time accounts (C7) ----------------------------------------------------------------------------------
 
 
@@ -502,17 +488,6 @@ def test_the_time_of_every_unit_adds_up_with_gaps_between_operations() -> None:
     dispatcher = program.core.gpu.dispatcher_slots
     gap = int(operations["launch_ticks"][0]) // SLOT
     assert dispatcher[codes.FOR_DEPENDENCY] >= 3 * (gap - 1)  # with GEMMs to come
-
-
-def test_canary_a_slot_that_nobody_accounts_for_is_noticed() -> None:
-    program = program_with_gaps()
-    for core in program.slots():
-        if core.tables.operations[0].state == codes.OVER:
-            break
-    assert core.gpu.runs_gemms == 0
-    core.gpu.compute_units[3].idle_from += 1
-    assert core.advance(FOREVER)
-    assert any("C7 broken: compute_unit" in line for line in broken(core))
 
 
 # --- what is refused -------------------------------------------------------------------------------------
@@ -601,9 +576,3 @@ def test_a_wait_that_never_ends_is_named_with_its_signal(name: str) -> None:
     with pytest.raises(ModelError, match="deadlock") as hang:
         program.run()
     assert said in hang.value.details
-
-
-def test_canary_the_same_program_ends_if_all_signals_are_posted() -> None:
-    program = two_in_turn()
-    program.wired.run()
-    assert program.core.tables.signals.tolist() == [1, 1, 0]

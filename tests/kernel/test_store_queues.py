@@ -202,18 +202,6 @@ def test_one_group_of_all_units_is_no_groups() -> None:
     assert runs[0] == runs[1]
 
 
-def test_canary_two_groups_change_a_run() -> None:
-    ends = []
-    for groups in ('["0-3"]', '["0", "1-3"]'):
-        spec = machine(f"gpu: {{compute_unit_groups: {groups}}}, link: {{bandwidth: 4 GB/s}}")
-        one = mirrored(spec, fused_of(spec, trace_of(256, 192, n_chunks=4)))
-        digest = digest_of_commands(one.core)
-        one.run()
-        assert broken(one.core) == []
-        ends.append(digest.hexdigest())
-    assert ends[0] != ends[1]
-
-
 @pytest.mark.parametrize("strategy", cases(["t3", "t3-mca", "sequential", "flux-push"], "flux-push"))
 def test_one_gpu_stands_for_all_with_groups(strategy: str) -> None:
     """Does mirrored mode equal explicit mode if compute units come in groups?"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -97,42 +96,6 @@ def test_no_sender_has_more_under_way_than_the_buffer_holds() -> None:
 
 
 # --- canaries ----------------------------------------------------------------------------------------
-
-
-def fast_ingress(ring: RingMachine) -> None:
-    """With a defect: the ingress wire takes half the time."""
-    port = ring.cores[0].gpu.ingress_port
-    port.scale *= 2
-
-
-def few_credits(ring: RingMachine) -> None:
-    """With a defect: what leaves the buffer gives back nothing but a tenth of the room."""
-    for core in ring.cores[1:]:
-        core.peers["credits"] = 16
-
-
-@pytest.mark.parametrize("defect", [fast_ingress, few_credits])
-def test_canary_another_rate_turns_the_check_red(defect: Callable[[RingMachine], None]) -> None:
-    ring = incast(2)
-    defect(ring)
-    ring.run()
-    with pytest.raises(AssertionError):
-        check_time(ring)
-
-
-def test_canary_a_sender_served_twice_turns_the_check_red() -> None:
-    order = served(finished(3).cores[0])["distance"].copy()
-    middle = len(order) // 2
-    order[middle] = order[middle + 1]
-    with pytest.raises(AssertionError):
-        check_turns(order, 3)
-
-
-def test_canary_without_an_ingress_buffer_nobody_waits_longer() -> None:
-    """Is it the buffer that slows the senders: do they wait less if it holds all?"""
-    ring = incast(3, SWITCH.replace("16 KiB", "1 MiB"))
-    ring.run()
-    assert max(link_waits(core) for core in ring.cores[1:]) < min(link_waits(core) for core in finished(3).cores[1:])
 
 
 def test_first_in_line_without_room_does_not_leave() -> None:

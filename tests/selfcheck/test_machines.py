@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.checks.data import CarriedProgram
-from t3sim.checks.data.places import occurrence
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.errors import UsageError
 from t3sim.experiment.planning.plan import load_experiment
@@ -24,7 +22,6 @@ from t3sim.selfcheck.machines import (
     random_run,
     strategies,
 )
-from t3sim.system import parts
 from t3sim.system.simulate import operator_of, plan_for
 from tests.conftest import cases, sample
 
@@ -65,23 +62,6 @@ def test_a_case_that_showed_a_fault_shows_none(number: int) -> None:
     outcome = outcome_of(case(number))
     assert outcome.findings == []
     assert min(outcome.n_commands, outcome.n_values) > 0
-
-
-def test_canary_a_comparison_that_does_not_see_the_l2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CarriedProgram, "take_dirty_lines", lambda _: None)
-    assert any("a wrong value" in line for line in outcome_of(case(KEPT_LINES[0])).findings)
-
-
-def test_canary_results_that_do_not_wait_for_their_operands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CarriedProgram, "turns_of", lambda _self, _m, a, *_: occurrence(a))
-    found = outcome_of(case(IN_CHANNELS[2])).findings
-    assert any("a result without exactly its operands" in line for line in found)
-
-
-@pytest.mark.parametrize("number", cases(LINK_LAST, LINK_LAST[0]))
-def test_canary_a_phase_that_does_not_wait_for_the_link(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "sent_at", lambda _: 0)
-    assert any("all-gather" in line for line in outcome_of(case(number)).findings)
 
 
 def test_ranks_of_other_programs_are_run_apart_only() -> None:

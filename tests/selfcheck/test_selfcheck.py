@@ -25,7 +25,6 @@ from t3sim.selfcheck.properties import (
     PROPERTIES,
     CheckFailed,
     Depth,
-    in_plain_python,
     interpreted_digests,
     random_case,
 )
@@ -180,12 +179,6 @@ def test_small_machines_keep_what_makes_a_preset() -> None:
         )
         assert small.gpu.l2.n_partitions == spec.gpu.l2.n_partitions
         assert small.gpu.n_compute_units < spec.gpu.n_compute_units
-
-
-def test_canary_an_overflow_in_the_interpreter_is_an_error() -> None:
-    """A warning of NumPy about a field of 32 or 16 bits, which compiled code would compute with 64."""
-    with pytest.raises(CheckFailed, match="overflow"):
-        in_plain_python("import numpy\nnumpy.int16(30000) * numpy.int16(2)")
 
 
 def test_an_interpreter_that_fails_is_a_broken_property() -> None:

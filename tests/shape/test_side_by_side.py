@@ -23,7 +23,6 @@ from .conftest import base_run
 
 # 18 tiles: four rounds on four compute units, and two tiles more, so that two of the units have nothing to do at last.
 SHAPE = GemmShape(m=192, n=384, k=1024)
-CHUNK = 2048  # granules of a chunk of the reduce-scatter
 
 
 class Run(NamedTuple):
@@ -85,12 +84,6 @@ def test_one_collective_counts_without_what_it_waited_for_the_first_gemm() -> No
     run = together(persistent=True, n_workgroups=2, startup_us=5)
     [collective] = (span for span in run.spans if span.kind == "moves")
     assert times_side_by_side(run.spans, 2, 1)[1] == collective.end - collective.waited
-
-
-def test_canary_other_gemms_give_up_the_next_compute_unit_that_is_free() -> None:
-    """Without persistent workgroups the collective starts while tiles of the first GEMM are left."""
-    run = together(persistent=False, n_workgroups=2, startup_us=5)
-    assert run.started_at < int(kernel_of(run, 0)["start_at"].max())
 
 
 @pytest.mark.parametrize("persistent", [True, False])

@@ -43,29 +43,6 @@ def test_names_do_not_matter(tmp_path: Path) -> None:
     assert phase_digest(replace(job, key=tuple(renamed)), ()) == phase_digest(job, ())
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "machine.link.latency=501 ns", "machine.memory.timing.nCL=15", "workload.gemm.k=320", "workload.tp=2",
-        "tiling={preset: gemm-64x64, prefetch_depth: 2}", "arbitration.threshold=6", "quantum=100 ns",
-    ],
-)  # fmt: skip
-def test_canary_whatever_decides_a_phase_changes_its_digest(override: str, tmp_path: Path) -> None:
-    assert phase_digest(fused(tmp_path, override), ()) != phase_digest(fused(tmp_path), ())
-
-
-def test_canary_so_do_plugins_and_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = fused(tmp_path)
-    digests = [phase_digest(job, ())]
-    for i in range(2):
-        plugin = tmp_path / f"plugin{i}.py"
-        plugin.write_text(f"value = {i}\n", encoding="utf-8")
-        digests.append(phase_digest(job, (str(plugin),)))
-    monkeypatch.setattr(module, "simulator_digest", lambda: "another")
-    digests.append(phase_digest(job, ()))
-    assert len(set(digests)) == 4
-
-
 def test_only_sources_that_simulate_decide_a_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit of a report, a command or a plan keeps all phases, one of the kernel or of a strategy keeps none."""
     above = ["cli/run.py", "analysis/report.py", "experiment/planning/plan.py"]

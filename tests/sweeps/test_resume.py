@@ -159,14 +159,3 @@ def test_a_damaged_phase_is_simulated_again(damage: str, command: Command, expec
         done.stdout.split()
     )
     assert command.rows(output) == command.rows(expected)
-
-
-def test_canary_a_phase_under_the_name_of_another_is_not_used(command: Command, expected: Path, tmp_path: Path) -> None:
-    """Were files trusted by their names, this table would be wrong."""
-    output = tmp_path / "results"
-    command.prepare(tmp_path)
-    (output / "phases").mkdir(parents=True)
-    first, second, *_ = phases_in(expected)
-    (output / "phases" / first.name).write_bytes(second.read_bytes())
-    assert finished(output, command=command).returncode == 0
-    assert command.rows(output) == command.rows(expected)

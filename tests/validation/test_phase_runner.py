@@ -11,7 +11,7 @@ import pytest
 
 from t3lab.validation.simulation import CollectiveAlone, GemmAlone, Outcome, SideBySide, Simulation, outcomes_of
 from t3sim.config.experiment import GemmShape
-from t3sim.errors import EnvironmentFailure, ModelError, T3SimError
+from t3sim.errors import ModelError, T3SimError
 from t3sim.experiment.running.phase_runner import PhaseRunner
 from t3sim.experiment.running.phase_task import Finished, PhaseTask, SetAside, TaskReport, perform
 from tests.harness.measured import SHAPE, tiling, tiny
@@ -100,14 +100,6 @@ def simulated_again(folder: Path) -> dict[Simulation, Outcome]:
     runner.simulate(workers)
     assert "gemm" not in workers.names
     return outcomes_of(runner)
-
-
-@pytest.mark.parametrize(
-    ("error", "is_lenient"), [(ModelError("it hangs"), False), (EnvironmentFailure("another version"), True)]
-)
-def test_canary_other_errors_end_the_run(error: T3SimError, is_lenient: bool, tmp_path: Path) -> None:
-    with pytest.raises(type(error), match=error.message):
-        simulated(tmp_path, Recorder({"reduce-scatter": error}), is_lenient=is_lenient)
 
 
 def test_what_cannot_be_planned_is_refused_with_its_reason(tmp_path: Path) -> None:

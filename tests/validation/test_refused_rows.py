@@ -9,9 +9,8 @@ import pytest
 
 from t3lab.measurements.kinds import ring_bytes
 from t3lab.measurements.samples import read_measurements
-from t3lab.validation.kinds import COMPARED, WITHOUT_SIMULATION, gemms
+from t3lab.validation.kinds import COMPARED, WITHOUT_SIMULATION
 from t3lab.validation.points import NOT_SIMULATED, Points, compared
-from t3sim.errors import InputDataError
 from tests.faults.refusals import t3sim_here
 from tests.harness.measured import CHANNELS, ROWS, SHAPE, SUBLAYER, collective, spread, tile, tiling, tiny, write_folder
 
@@ -103,17 +102,3 @@ def test_a_folder_of_refused_rows_ends_well(tmp_path: Path) -> None:
     lines = (tmp_path / "out" / "validation.csv").read_text().splitlines()[1:]
     assert sum(",simulated," in line for line in lines) == 1
     assert all(",not simulated," in line for line in lines if ",simulated," not in line)
-
-
-def test_canary_a_kind_whose_points_cannot_even_be_named_takes_no_other_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
-        raise InputDataError("cannot be named")
-
-    monkeypatch.setattr(gemms, "gemm_point", broken)
-    write_folder(tmp_path, {"gemm": ROWS["gemm"][:1], "collectives": [FINE]})
-    points = Points(tiny(), tiling()).of(read_measurements(tmp_path))
-    assert [(point.kind, bool(point.terms), point.reason) for point in points] == [
-        ("collectives", True, ""), ("gemm", False, "cannot be named"),
-    ]  # fmt: skip

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from t3sim.cli import main
-from t3sim.config.experiment import ModelSpec
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.results.writer import read_results
 from t3sim.workload.layer import held_of, other_operators, sublayer_runs
@@ -125,8 +124,3 @@ def test_refused(override: str, key: str, word: str, folder: Path, capsys: pytes
 def test_a_context_that_just_fits_runs(folder: Path) -> None:
     given = ("machine.memory.capacity=4 MiB", "workload.context=1376")
     assert len(load_experiment(str(folder / "x.yaml"), given).runnable) == 1
-
-
-def test_canary_a_model_without_a_cache_is_cheaper() -> None:
-    model = ModelSpec(name="m", hidden=256, layers=1, tokens=8, heads=8, parts=("feed-forward",))
-    assert cache_width(model, 2) == 0

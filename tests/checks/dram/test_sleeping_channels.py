@@ -36,10 +36,3 @@ def test_a_channel_is_refreshed_as_often_as_is_due_while_it_sleeps() -> None:
     n_due = (channels["now"] + 1) * n_banks // spec.memory.timing.nREFI
     assert n_due.min() > 50
     assert (abs(channels["n_commands"][:, codes.REF] - n_due) <= 1).all()
-
-
-def test_canary_another_refresh_is_another_time() -> None:
-    """Would a refresh that is forgotten in its sleep be noticed?"""
-    shape = (128, 128, 256)
-    plain, refreshed = (simulate(point("sequential", *more, shape=shape, tp=2)).total for more in ((), (BANK_BY_BANK,)))
-    assert plain < refreshed

@@ -113,12 +113,3 @@ def test_every_timing_is_lowered() -> None:
 def test_a_timing_that_is_longer_in_the_model_breaks_no_rule(name: str) -> None:
     """Is waiting longer legal, but for refresh, which has to come as soon as it can?"""
     assert violated(name, +1) == ({"D28"} if name in BEFORE_REFRESH else set())
-
-
-def test_canary_a_checker_that_was_told_the_wrong_timing_stays_silent() -> None:
-    """If it read the model's timings instead of the user's, would these tests notice?"""
-    short = {**REFRESHED, "nRTW": REFRESHED["nRTW"] - 1}
-    bench = TracedBench(Setup(short))
-    log = bench.run_arrays(*requests(PATTERNS["few rows"], KINDS["mixed"], 1000, 1))
-    assert check(log, memory_of(short)).violated == {}
-    assert set(check(log, memory_of(REFRESHED)).violated) == {"D13"}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import simpy
 
-from t3sim.checks.hang.progress import PATIENCE_CYCLES
 from t3sim.errors import ModelError
 from t3sim.gpu.units import codes
 from t3sim.program.operations import STORE, Gemm, Signals
@@ -88,13 +87,6 @@ SLOW.append(Slow("count of a tile of 1 ms", counted_tile, 1_390_000))
 SLOW.append(Slow("launches of 1 ms between kernels of a series", series_of_kernels, 0))
 
 
-def test_canary_a_launch_that_lies_ahead_would_be_lateness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No latency of the machine makes its patience long enough for a host that takes 1 ms between two kernels."""
-    monkeypatch.setattr(liveness, "NEVER", 0)  # no launch lies ahead
-    with pytest.raises(ModelError, match="no progress: "):
-        series_of_kernels().run()
-
-
 def longest_stillness(wired: MirroredMachine) -> int:
     """Run *wired* to its end; return the most compute cycles in which nothing moved."""
     longest, moved_at, last = 0, 0, b""
@@ -126,25 +118,6 @@ def test_a_slow_legal_run_ends(name: str) -> None:
     slow = BY_NAME[name]
     wired = slow.load()
     assert longest_stillness(wired) >= slow.stillness
-
-
-@pytest.mark.parametrize("name", cases([slow.name for slow in SLOW if slow.stillness], "link latency of 5 ms"))
-def test_canary_it_would_be_a_deadlock_if_nothing_were_to_come(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The moments still to come are what tells a slow run from a deadlock."""
-    monkeypatch.setattr(liveness, "has_something_to_come", lambda core: False)
-    with pytest.raises(ModelError, match="deadlock: nothing"):
-        BY_NAME[name].load().run()
-
-
-@pytest.mark.parametrize(
-    "name", cases([slow.name for slow in SLOW if slow.stillness > PATIENCE_CYCLES], "link latency of 5 ms")
-)
-def test_canary_the_bare_patience_is_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine and its policy may take is part of the limit."""
-    bare = lambda core: PATIENCE_CYCLES * int(core.gpu.compute_ticks)  # noqa: E731
-    monkeypatch.setattr(liveness, "patience_of", bare)
-    with pytest.raises(ModelError, match="no progress: "):
-        BY_NAME[name].load().run()
 
 
 SMALL = {

@@ -20,10 +20,9 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import LOOK_EVERY
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.codes import FAR, NEVER
-from t3sim.system import liveness
 from t3sim.system.machine import MirroredMachine
 
-from .scenario import COMPUTE_ONLY, StillGoing, collective, cut_off_at, fused, when
+from .scenario import COMPUTE_ONLY, collective, fused, when
 
 FIRST_TRACKED = 4  # workgroups 0 to 3 are stored to the neighbour
 LARGER = (512, 256, 64)  # 32 workgroups: the last 8 wait for places
@@ -321,18 +320,6 @@ def test_a_hang_is_found_in_time_and_named_briefly(seed: Seed) -> None:
     else:
         assert now - since > PATIENCE_CYCLES
         assert now - since <= PATIENCE_CYCLES + (longest_wait(core) + 2 * between_looks) // period
-
-
-def test_canary_a_blind_detector_lets_the_seed_run_on(seed: Seed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a progress that always changes no seed is found, so it is the detector that finds them."""
-    wired = seed.load()
-    seed.break_it(wired)
-    cut_off_at(wired, 500)
-    looks = iter(range(1 << 30))
-    monkeypatch.setattr(liveness, "progress_of", lambda core: next(looks).to_bytes(8, "big"))
-    monkeypatch.setattr(liveness, "unscheduled_channels", lambda core: [])
-    with pytest.raises(StillGoing):
-        wired.run()
 
 
 def test_a_refresh_is_no_progress() -> None:

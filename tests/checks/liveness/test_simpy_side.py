@@ -83,11 +83,6 @@ def test_many_events_at_one_moment_are_no_loop(n_processes: int, n_events: int) 
     assert run_to_end(env, env.process(wait())) == 1
 
 
-def test_canary_one_process_with_as_many_events_is_a_loop() -> None:
-    with pytest.raises(ModelError, match="zero-time loop"):
-        test_many_events_at_one_moment_are_no_loop(1, 500 * 7)
-
-
 def waits_for_nobody(event: simpy.Event) -> Steps:
     yield event
 
@@ -170,12 +165,6 @@ def test_an_interrupt_that_was_swallowed_still_ends_the_run() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_to_end(env, env.process(swallower(env)))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_canary_simpy_alone_goes_on_after_it() -> None:
-    env = simpy.Environment()
-    assert env.run(env.process(swallower(env))) == "not interrupted"
 
 
 def times_asked_for(wired: MirroredMachine) -> list[int]:

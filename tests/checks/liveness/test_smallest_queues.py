@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t3sim.errors import ModelError
 from t3sim.gpu import arbitration
 from t3sim.gpu.units.codes import NEVER
 from t3sim.gpu.units.dram.memory_controller import has_work
@@ -81,11 +80,6 @@ def test_random_requests_get_through_a_narrow_channel(depth: int, capacity: int,
     assert [NarrowBench(case.setup, depth).left_behind(case) for case in narrow] == [0] * N_SEEDS
 
 
-def test_canary_a_channel_without_a_queue_serves_nothing() -> None:
-    case = narrow_case(1, 0, is_split=False, policy="round_robin")
-    assert NarrowBench(case.setup, 1).left_behind(case) == len(case.requests)
-
-
 NARROW = (
     "gpu: {{l2: {{mshrs_per_bank: 1, bank_queue_entries: 1}}, compute_unit: {{max_outstanding_lines: 1}},"
     " dma: {{read_ahead: 128 B}}, tracker: {{entries_per_set: 2}}}}, link: {{egress_buffer: 128 B}},"
@@ -110,13 +104,6 @@ def test_a_fused_run_gets_through_the_narrowest_gpu(entries: int, kind: str, tp:
     wired.run()
     assert wired.core.gemms["n_finished"].tolist() == [16]
     assert wired.core.gpu.channels["peak_occupancy"].max() <= entries * (2 if kind == "split" else 1)
-
-
-def test_canary_a_gpu_without_a_dram_queue_is_stuck() -> None:
-    wired = narrow_gpu("unified", 1, 4, "round_robin")
-    wired.core.gpu.channels["queue_capacity"] = 0
-    with pytest.raises(ModelError, match="deadlock"):
-        wired.run()
 
 
 def test_every_shipped_policy_is_tried() -> None:
