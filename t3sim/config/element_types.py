@@ -14,6 +14,9 @@ from fractions import Fraction
 from typing import Literal
 
 MatrixRate = Literal["fp16", "tf32", "fp8", "fp4", "int8"]
+ElementName = Literal[
+    "fp16", "bf16", "fp32", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "mxfp4", "nvfp4", "int8", "int4"
+]
 
 
 @dataclass(frozen=True)

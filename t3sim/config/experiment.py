@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
+from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES, ElementName
+from t3sim.config.experts import ExpertsSpec
 from t3sim.config.machine import Bytes, Count, Latency, MachineSpec, Picoseconds, Share, ShortCycles, Spec, Unit
 
 LayerKind = Literal["training", "prompt", "generation"]
 AttentionKind = Literal["unfused", "fused"]
-# A GEMM and the collective on its output; an all-gather of the rows of A and the GEMM.
-OperatorKind = Literal["gemm-rs", "gemm-ar", "ag-gemm"]
+# A GEMM and the collective on its output; an all-gather of the rows of A and the GEMM; a layer of routed experts.
+OperatorKind = Literal["gemm-rs", "gemm-ar", "ag-gemm", "moe"]
 FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other (T3 section 2.3)
 Elements = Annotated[Count, Unit("elements")]
 
@@ -157,11 +158,6 @@ class ModelSpec(Spec):
     def feed_forward_width(self) -> int:
         """Elements of a token between the two feed-forward GEMMs; of each up projection if there are two."""
         return FEED_FORWARD_FACTOR * self.hidden if self.intermediate is None else self.intermediate
-
-
-ElementName = Literal[
-    "fp16", "bf16", "fp32", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "mxfp4", "nvfp4", "int8", "int4"
-]
 
 
 class GemmShape(Spec):
@@ -344,7 +340,7 @@ class LayerSpec(Spec):
 
 
 class WorkloadSpec(Spec):
-    """Resolved workload of one point: exactly one of ``gemm``, ``collective`` or ``layer``.
+    """Resolved workload of one point: exactly one of ``gemm``, ``collective``, ``layer`` or ``experts``.
 
     ``model``/``sublayer`` name where the shape came from, ``trace`` the file it is replayed from; both are None for a
     bare GEMM.  ``operator`` says what is done with a GEMM.
@@ -357,6 +353,7 @@ class WorkloadSpec(Spec):
     gemm: GemmShape | None = None
     operator: OperatorKind = "gemm-rs"
     collective: CollectiveSpec | None = None
+    experts: ExpertsSpec | None = None  # of operator ``moe``, on tp = ep x tp GPUs
     trace: str | None = None
     tiling: TilingSpec
     kernels: KernelLibrarySpec | None = None  # from which parts of the GEMM get kernels of their own; None: of *tiling*

@@ -192,6 +192,7 @@ MEANINGS: dict[OperatorKind, str] = {
     "gemm-rs": "a GEMM, then the reduce-scatter of its output",
     "gemm-ar": "a GEMM, then the all-reduce of its output",
     "ag-gemm": "an all-gather of the rows of A, then the GEMM",
+    "moe": "a layer of routed experts: dispatch, two grouped GEMMs, combine",
 }
 
 

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from t3sim.config.experiment import AttentionKind, CollectiveSpec, ElementName, GemmShape, LayerKind, OperatorKind
+from t3sim.config.element_types import ElementName
+from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind, OperatorKind
 from t3sim.config.gpu_overrides import MODELS
 from t3sim.config.machine import (
     Count,
