@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -17,7 +16,6 @@ from t3sim.collective.schedule import (
     TO_NEIGHBOUR,
     TO_NEIGHBOUR_AS_UPDATE,
     CollectiveSchedule,
-    Step,
     chunk_bytes_of,
     ring_all_gather,
     ring_reduce_scatter,
@@ -123,27 +121,6 @@ def test_received_copies_never_share_memory_with_the_array(n: int) -> None:
     for step in ring_reduce_scatter(n, CHUNK).steps:
         if step.send_to == TO_NEIGHBOUR:
             assert step.destination >= n * CHUNK
-
-
-def mutated(program: CollectiveSchedule, index: int, step: Step) -> CollectiveSchedule:
-    steps = list(program.steps)
-    steps[index] = step
-    return replace(program, steps=tuple(steps))
-
-
-@pytest.mark.parametrize("what", ["no wait", "lost operand", "wrong place"])
-def test_a_wrong_schedule_turns_the_check_red(what: str) -> None:
-    """Does the symbolic check notice a step that does not wait, forgets an operand or sends elsewhere?"""
-    n = 4
-    program = ring_reduce_scatter(n, CHUNK)
-    step = program.steps[2]
-    wrong = {
-        "no wait": replace(step, wait_received=0),
-        "lost operand": replace(step, operands=step.operands[:1]),
-        "wrong place": replace(step, destination=step.destination - CHUNK),
-    }[what]
-    with pytest.raises((AssertionError, KeyError)):
-        check_reduce_scatter(n, mutated(program, 2, wrong))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 16])

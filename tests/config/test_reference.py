@@ -7,12 +7,9 @@ import sys
 
 import pytest
 
-from t3sim.config.machine import Bytes, Spec
 from t3sim.config.presets import preset_names
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
-from t3sim.experiment.planning.reference import keys_of, parameter_keys, table
-from t3sim.registry import Parameter
 from tests.conftest import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference.md"
@@ -33,14 +30,6 @@ def test_page_is_up_to_date() -> None:
 
 def test_every_key_is_explained() -> None:
     assert unexplained(PAGE.read_text(encoding="utf-8")) == []
-
-
-def test_a_key_without_a_word_is_noticed() -> None:
-    class Silent(Spec):
-        capacity: Bytes
-
-    assert unexplained(table(keys_of(Silent))) == ["capacity"]
-    assert unexplained(table(parameter_keys("strategy", [("mine", {"limit": Parameter(1)})]))) == ["strategy.limit"]
 
 
 @pytest.mark.parametrize("name", preset_names("machine"))

@@ -118,12 +118,6 @@ def test_commands_are_accepted(path: Path, tmp_path: Path, monkeypatch: pytest.M
     assert refused == []
 
 
-def test_rule_finds_commands() -> None:
-    found = commands(REPOSITORY / "docs" / "users" / "tutorial.md")
-    assert ["run", "docs/examples/age_limit/experiment.yaml"] in found
-    assert any("machine.link.bandwidth=75 GB/s" in words for words in found)
-
-
 @pytest.fixture(scope="module")
 def rows_of_examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, str]]]:
     """The rows of each example by the name of its folder."""
@@ -212,13 +206,6 @@ def test_tables_of_the_readme() -> None:
         [sys.executable, "docs/refresh.py", "--check"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.stderr}\n{REFRESH}"
-
-
-def test_a_changed_digit_is_an_outdated_table() -> None:
-    refresh = runpy.run_path(str(REPOSITORY / "docs" / "refresh.py"))
-    text = "<!-- begin a -->\n| 478.0 |\n<!-- end a -->\n<!-- begin b -->\n| 1 |\n<!-- end b -->\n"
-    assert refresh["outdated"](text, {"a": "| 478.0 |", "b": "| 1 |"}, "README.md") == []
-    assert refresh["outdated"](text, {"a": "| 478.1 |", "b": "| 1 |"}, "README.md") == ["a"]
 
 
 def test_model_defines_every_reason_to_wait() -> None:

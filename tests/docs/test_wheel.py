@@ -105,11 +105,6 @@ def test_wheel_has_what_the_commands_look_for(wheel: Path) -> None:
     assert others == []
 
 
-def test_a_file_that_does_not_travel_is_noticed(wheel: Path) -> None:
-    names = {as_in_repository(name) for name in zipfile.ZipFile(wheel).namelist()} - {"validation/targets.yaml"}
-    assert missing(names) == ["validation/targets.yaml"]
-
-
 def test_sdist_has_what_the_wheel_is_made_of(tmp_path: Path) -> None:
     archive = built("sdist", tmp_path)
     with tarfile.open(archive) as tar:

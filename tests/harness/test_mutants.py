@@ -10,15 +10,11 @@ from types import ModuleType
 
 import pytest
 
-from t3sim import units
-from t3sim.gpu import core
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.dram import dram_channel, near_memory
-from t3sim.workload import tiling
 from tests.conftest import REPOSITORY
-from tests.harness.mutants import UNCHANGED, Mutant, mutated, run_mutants
+from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 
 HERE = "tests.harness.test_mutants:gaps_and_policy"
 NEAR_MEMORY = "t3sim.gpu.units.dram.near_memory"
@@ -55,50 +51,6 @@ def test_mutants_reach_importers_constants_and_registered_functions() -> None:
         "hangs": "TimeoutError: the scenario did not come to its end",
         "nothing": "13 16 -1",
     }
-
-
-def test_a_changed_method_is_seen_through_its_class_and_restored() -> None:
-    before = TickBase.from_ps.__code__
-    with mutated("t3sim.gpu.ticks", "picoseconds: int) ->", "picoseconds: int = 3) ->"):
-        assert TickBase.from_ps.__defaults__ == (3,)
-    assert TickBase.from_ps.__defaults__ is None
-    assert TickBase.from_ps.__code__ is before
-
-
-def test_a_changed_constant_is_set_where_it_was_imported_and_restored() -> None:
-    with mutated("t3sim.workload.tiling", "ELEMENT_BYTES = 2", "ELEMENT_BYTES = 4"):
-        assert (tiling.ELEMENT_BYTES, core.ELEMENT_BYTES) == (4, 4)
-    assert (tiling.ELEMENT_BYTES, core.ELEMENT_BYTES) == (2, 2)
-
-
-def fail_inside_a_mutant() -> None:
-    with mutated("t3sim.units", "def format_parsed(", "def format_parsed(unused=0, *, "):
-        assert units.format_parsed.__defaults__ == (0,)
-        raise ZeroDivisionError
-
-
-def test_a_mutant_is_taken_out_when_the_test_inside_fails() -> None:
-    with pytest.raises(ZeroDivisionError):
-        fail_inside_a_mutant()
-    assert units.format_parsed.__defaults__ is None
-
-
-def test_text_that_occurs_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be 1"), mutated(NEAR_MEMORY, "UPDATE_BIT", "WRITE_BIT"):
-        pass
-
-
-def test_a_changed_import_is_refused() -> None:
-    """It would have no effect."""
-    text = "from t3sim.gpu.units.codes import UPDATE_BIT"
-    with pytest.raises(ValueError, match="no function, class or constant"), mutated(NEAR_MEMORY, text, "import sys"):
-        pass
-
-
-def test_compiled_code_is_refused() -> None:
-    """It would go on as it was."""
-    with pytest.raises(TypeError, match="T3SIM_INTERPRETED"), mutated(NEAR_MEMORY, "return channel.nCCDWL", "pass"):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -141,13 +93,3 @@ def mutants_in(module: ModuleType) -> Iterator[Mutant]:
 def source_of(mutant: Mutant) -> str:
     """Return the source that a mutant changes."""
     return Path(inspect.getfile(import_module(mutant.module))).read_text(encoding="utf-8")
-
-
-def test_a_scenario_that_cannot_be_imported_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="no_such_scenario"):
-        run_mutants([], "tests.harness.test_mutants:no_such_scenario")
-
-
-def test_two_mutants_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="not unique"):
-        run_mutants([Mutant(UNCHANGED, NEAR_MEMORY, "", "")], HERE)

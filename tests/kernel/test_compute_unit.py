@@ -116,13 +116,6 @@ def test_a_tile_that_is_counted_ends_later_by_the_latency_of_its_count(is_counte
     assert abs(later - 2_000 * 7 * is_counted) <= SLOT * is_counted  # ticks of 7 GHz
 
 
-def test_a_matrix_pipe_twice_as_fast_turns_the_check_red() -> None:
-    """Would the bounds notice half of the matrix work?"""
-    core = gpu_with("matrix_flops_per_cycle: 128")
-    slow = matrix_ticks(gpu_with("matrix_flops_per_cycle: 64"), 1024) + OVERHEAD
-    assert run_warm(core, trace_of(64, 64, 1024)) < slow
-
-
 def test_work_of_a_slice_carries_over_to_the_next() -> None:
     """Is the rounding of slots paid once for a main loop of 32 slices, not once for each?"""
     core = gpu_with("matrix_flops_per_cycle: 700")

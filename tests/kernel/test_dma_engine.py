@@ -163,20 +163,6 @@ def in_order(bench: Bench) -> list[tuple[int, int]]:
     return order
 
 
-def test_a_lost_granule_turns_the_check_red() -> None:
-    """Would the account notice an engine that skips a granule?"""
-    bench = Bench()
-    bench.trigger(bench.sent_tiles)
-    bench.issue()
-    bench.dma.granule_cursor += 1
-    for _ in range(500):
-        bench.issue()
-        bench.answer(1000)
-        bench.send()
-    assert sorted(bench.reads) != bench.all_granules()
-    assert bench.dma.n_commands_done < bench.dma.n_commands
-
-
 @pytest.mark.parametrize("read_ahead", cases(["128 B", "1 KiB", "2 KiB"], "1 KiB"))
 def test_read_ahead_is_never_exceeded(read_ahead: str) -> None:
     """Are reads in flight and data waiting for the link together at most the read-ahead, and reach it?"""

@@ -401,49 +401,6 @@ def test_every_stored_granule_is_written_back(seed: int) -> None:
     assert all(bench.written[granule] <= stored[granule] for granule in stored)
 
 
-class FifoTwin(NaiveL2):
-    """A use does not make a line young."""
-
-    def touch(self, lines: OrderedDict[int, TwinLine], line: int) -> None:
-        pass
-
-
-class CarelessTwin(NaiveL2):
-    """Evicts lines that are being filled."""
-
-    def may_evict(self, line: TwinLine) -> bool:
-        return True
-
-
-class WastefulTwin(NaiveL2):
-    """Writes whole lines back."""
-
-    def store(self, line: int, granules: set[int], at: int, n_reserved: int) -> int:
-        return super().store(line, set(range(self.granules_per_line)), at, n_reserved)
-
-
-class CopylessTwin(NaiveL2):
-    """Asks the other partition each time."""
-
-    def keep_copy(self, line: int, partition: int) -> None:
-        pass
-
-
-class NearTwin(NaiveL2):
-    """Both partitions are as near."""
-
-    def __init__(self, core: GpuCore) -> None:
-        super().__init__(core)
-        self.crossing = 0
-
-
-@pytest.mark.parametrize("twin", [FifoTwin, CarelessTwin, WastefulTwin, CopylessTwin, NearTwin])
-def test_another_cache_turns_the_check_red(twin: type[NaiveL2]) -> None:
-    """Would the random streams notice a cache with other rules?"""
-    with pytest.raises((AssertionError, KeyError)):
-        Bench(twin, PARTITIONED if twin in (CopylessTwin, NearTwin) else SMALL).run(0, 2500)
-
-
 @pytest.mark.parametrize(("n_partitions", "n_units", "hits"), [(1, 4, True), (2, 4, False)])
 def test_what_all_units_read_takes_room_in_each_partition(n_partitions: int, n_units: int, hits: bool) -> None:
     """Do three quarters of the L2 fit, unless units of two partitions read all of it?"""

@@ -165,25 +165,6 @@ def test_the_twin_is_followed_at_every_step() -> None:
     assert len(bench.fired) == 8
 
 
-def test_ignoring_places_turns_the_check_red() -> None:
-    """Does the check notice stores that are counted although their workgroup has no place?"""
-    bench = Bench(1, 1, list(range(8)), [2] * 16)
-    with pytest.raises(AssertionError, match="a set without room"):
-        run_respecting_places(bench, random.Random(0), n_resident=4, respects_places=False)
-
-
-def test_one_update_too_few_turns_the_check_red() -> None:
-    """Does the check notice a tile that triggers before its last update?"""
-    bench = Bench(1, 1, [0], [2, 2])
-    bench.tiles["updates_expected"] = 4
-    bench.count(0, 0)
-    bench.tracker.entry_remaining[find_entry(bench.tracker, bench.tiles, 0)] -= 1
-    for at in (1, 2):
-        bench.count(0, at)
-    with pytest.raises(AssertionError):
-        bench.check()
-
-
 def test_triggers_at_the_latest_update_seen() -> None:
     """Is the time of the trigger the latest cycle seen, although channels run one after another in a slot?"""
     bench = Bench(1, 1, [0], [2, 1])

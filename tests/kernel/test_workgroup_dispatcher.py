@@ -183,15 +183,6 @@ def test_a_tracked_workgroup_is_under_way_until_its_blocks_wait_for_the_dma_engi
     assert n_dispatched(core) == 9
 
 
-def test_a_dispatcher_without_a_window_turns_the_check_red() -> None:
-    """Would the tests above notice workgroups that do not wait?"""
-    core = small_tracker()
-    core.tables.operations[0].dispatch_window = 1 << 60
-    dispatch(core)
-    assert resident(core) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert core.gpu.tracker.dispatch_stalls == 0
-
-
 @pytest.mark.parametrize("first", [0, 1, 7])
 @pytest.mark.parametrize("places", [1, 2, 3])
 def test_the_window_is_the_shortest_way_back_to_a_predecessor(places: int, first: int) -> None:

@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -125,14 +124,6 @@ def test_a_workgroup_is_driven_by_the_one_of_its_place(case: tuple[Chunks, list[
             assert came.max() <= left.max()
 
 
-def test_a_whole_chunk_as_one_workgroup_turns_the_check_red() -> None:
-    """Would the test above notice arrivals that follow the progress of the chunk, not of the workgroup?"""
-    batch = batch_of([(0, 0), (1, 0), (1, 1), (1, 2)], [0, 1, 2, 3])
-    chunks = [[1, 3], [2, 2]]
-    assert shift_of(chunks, 1)(batch)["at"].tolist() == [0, 0, 2, 3]
-    assert shift_of(chunks)(batch)["at"].tolist() == [0, 1, 2, 3]
-
-
 @given(st.integers(2, 5), st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any), st.randoms())
 @settings(max_examples=50)
 def test_equal_chunks_are_shifted(n: int, chunk: list[int], rng: Any) -> None:
@@ -154,36 +145,3 @@ def test_a_chunk_that_is_shifted_beside_one_that_is_not() -> None:
     arriving = shift_of(chunks)(batch)
     expected = [(2, 1, 1), (3, 0, 3), (2, 0, 5), (4, 0, 6), (3, 1, 7)]
     assert [(int(m["tile"]), int(m["granule"]), int(m["at"])) for m in arriving] == expected
-
-
-def shift_that_forgets(chunks: Chunks) -> ChunkShift:
-    """A shift that starts counting anew in each batch."""
-    transform = shift_of(chunks)
-
-    class Forgetful:
-        def __call__(self, messages: NDArray[Any]) -> NDArray[Any]:
-            transform._sent[:] = [0] * len(transform._pairs)
-            return transform(messages)
-
-    return Forgetful()  # type: ignore[return-value]
-
-
-def test_progress_lost_between_batches_turns_the_check_red() -> None:
-    """Does the check notice a transform that forgets what it has sent?"""
-    chunks = [[3], [2, 2]]
-    batches = [batch_of([(0, 0)], [0]), batch_of([(0, 1), (0, 2)], [1, 2])]
-    check_arrivals(chunks, batches, shift_of(chunks))
-    with pytest.raises(AssertionError):
-        check_arrivals(chunks, batches, shift_that_forgets(chunks))
-
-
-def test_a_plain_shift_of_unlike_chunks_turns_the_check_red() -> None:
-    """Does the check notice granules that do not exist at the next position?"""
-
-    def plain(messages: NDArray[Any]) -> NDArray[Any]:
-        arriving = messages.copy()
-        arriving["tile"] += 1
-        return arriving
-
-    with pytest.raises(AssertionError):
-        check_arrivals([[3], [2, 2]], [batch_of([(0, 0), (0, 1), (0, 2)], [0, 1, 2])], plain)

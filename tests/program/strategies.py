@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from t3sim.collective.schedule import ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.machine import CopyEngineSpec, MachineSpec
-from t3sim.program.kernels import copies, gemm, operands, program, ring_steps, row_granules, tile_offsets, total
+from t3sim.program.kernels import copies, gemm, operands, program, row_granules, tile_offsets, total
 from t3sim.program.operations import (
-    AT_OPERANDS,
     STEP,
     STORE,
     UPDATE,
@@ -95,13 +93,6 @@ def tile_sizes(op: Operator) -> np.ndarray:
     return np.asarray(tiles["n_rows"] * -(-tiles["n_columns"] * 2 // op.granule))
 
 
-def packed(op: Operator, first: int) -> Stores:
-    """Tiles one behind the other, each dense."""
-    sizes = tile_sizes(op)
-    stores = Stores.local(first + np.cumsum(sizes) - sizes, 1)
-    return replace(stores, pitch=sizes // op.tiles.workgroups["n_rows"])
-
-
 def flux_update(op: Operator, rank: int) -> Program:
     """S1 with updates near the memory: no partial sums; the output is zeroed first."""
     memory = op.memory()
@@ -117,34 +108,6 @@ def flux_update(op: Operator, rank: int) -> Program:
     kernel = replace(kernel, stores=stores)
     order = (clear, Barrier(name="zeroed"), kernel, Barrier(name="all stored"))
     return program(op, rank, memory, *order, outputs=(reduced(op, output),))
-
-
-def flux_pull(op: Operator, rank: int) -> Program:
-    """S2: tiles stay here with a flag each; warps beside the GEMM fetch those of the own rows from the peers."""
-    memory = op.memory()
-    a, b = operands(op, memory, op.tiles)
-    made, partials = memory.buffer("made", op.n * chunk_size(op)), memory.buffer("partials", op.n * chunk_size(op))
-    output = memory.buffer("output", chunk_size(op))
-    flags = memory.signal("made", op.tiles.n_workgroups)
-    stores = packed(op, made.first)
-    stores = replace(stores, signal=flags.first + np.arange(op.tiles.n_workgroups))
-    kernel = Gemm(name="gemm", trace=op.tiles, a=a.first, b=b.first, stores=stores, order=op.order(rank))
-    sizes, steps = tile_sizes(op), []
-    for i in range(len(op.chunk(0))):
-        for d in range(op.n):
-            tile = op.chunk(op.n - 1 - d)[i]
-            steps.append({
-                "n_granules": int(sizes[tile]), "n_operands": 1, "operand": int(stores.first[tile]), "source": d,
-                "kept_at": partials.first + d * chunk_size(op) + int(stores.first[op.chunk(0)[i]] - made.first),
-                "wait_signal": flags[tile], "wait_at_least": int(sizes[tile]), "wait_where": AT_OPERANDS,
-            })  # fmt: skip
-    fetch = Moves(name="fetch", steps=table(STEP, steps).reshape(-1, 1), stream=1, shares_units=True)
-    done = memory.signal("fetched")
-    fetch = replace(fetch, posts=(Post(done[0]),))
-    add = total("sum", partials, op.n, output, after=[Wait(done[0], 1)])
-    own = np.array(op.chunk(op.n - 1))
-    at = Tiles("gemm", own, output.first + stores.first[: len(own)] - made.first, stores.pitch[own])
-    return program(op, rank, memory, kernel, fetch, add, outputs=(at,))
 
 
 def gathered(op: Operator, memory: Memory) -> tuple[Buffer, Buffer, int, tuple[Content, ...], tuple[Content, ...]]:
@@ -214,137 +177,6 @@ def async_tp(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, *operations, last, Barrier(name="all made"), add, outputs=(at,))
 
 
-def ring_exchange(op: Operator, rank: int) -> Program:
-    """S5, all-gather: a GEMM for each chunk on three streams; each chunk is pushed on to the rank before."""
-    memory, n = op.memory(), op.n
-    a, b, size, held, needed = gathered(op, memory)
-    c, arrived, trace = memory.buffer("C", n * chunk_size(op)), memory.signal("arrived", n), chunk_trace(op)
-    operations: list[object] = []
-    outputs = []
-    for p in range(n):
-        after = (Wait(arrived[p], size),) if p else ()
-        if p < n - 1:
-            push = {
-                "n_granules": size, "operand": a.first + p * size, "distance": n - 1,
-                "destination": a.first + (p + 1) * size, "post_signal": arrived[p + 1],
-            }  # fmt: skip
-            operations.append(copies(f"push {p}", [push], stream=3, after=after))
-        stores = dense(op, c.first + p * chunk_size(op), trace)
-        operations.append(Gemm(
-            name=f"gemm {p}", stream=p % 3, after=after, trace=trace, a=a.first + p * size, b=b.first, stores=stores,
-            order=np.arange(trace.n_workgroups), first_chunk=p, a_content=needed[p : p + 1],
-        ))  # fmt: skip
-        outputs.append(Tiles(f"gemm {p}", np.arange(trace.n_workgroups), stores.first, stores.pitch, of=0))
-    return program(op, rank, memory, *operations, inputs=held, outputs=tuple(outputs))
-
-
-def pipelined_splits(op: Operator, rank: int) -> Program:
-    """S5, pipelined reduce-scatter: splits of the output's columns; GEMMs on some units, the collective on others."""
-    memory, n, splits = op.memory(), op.n, 2
-    a, _b = operands(op, memory, op.tiles)
-    columns = op.shape.n // splits
-    part = make_tile_trace(op.shape.model_copy(update={"n": columns}), op.tiles.tiling, n)
-    small = replace(op, trace=part)
-    operations: list[object] = []
-    outputs = []
-    for s in range(splits):
-        b = memory.buffer(f"B {s}", columns * a_row(op))
-        made = memory.signal(f"made {s}")
-        size = chunk_size(small)
-        data = memory.buffer(f"data {s}", 2 * n * size)
-        stores = dense(small, data.first)
-        n_tiles = len(small.chunk(0))
-        operations.append(Gemm(
-            name=f"gemm {s}", trace=part, a=a.first, b=b.first, stores=stores, order=small.order(rank), units=(0, 2),
-            posts=(Post(made[0]),), first_tile=s * n_tiles,
-        ))  # fmt: skip
-        schedule = ring_reduce_scatter(n, size)
-        arrived = memory.signal(f"arrived {s}", len(schedule.steps))
-        steps = ring_steps(schedule, n, data, arrived)
-        after = (Wait(made[0], 1),)
-        scatter = Moves(name=f"scatter {s}", stream=1, after=after, steps=steps, units=(2, 4), priority=1)
-        operations.append(scatter)
-        own = np.array(small.chunk(n - 1))
-        outputs.append(Tiles(f"gemm {s}", own, stores.first[own], stores.pitch[own]))
-    return program(op, rank, memory, *operations, outputs=tuple(outputs))
-
-
-def dist_fuse(op: Operator, rank: int) -> Program:
-    """S6, one shot: a second stream's kernel spins on a flag of each tile at all ranks, loads it there and adds."""
-    memory, sizes = op.memory(), tile_sizes(op)
-    a, b = operands(op, memory, op.tiles)
-    shared, output = memory.buffer("shared", int(sizes.sum())), memory.buffer("output", int(sizes.sum()))
-    flags = memory.signal("made", op.tiles.n_workgroups)
-    stores = packed(op, shared.first)
-    stores = replace(stores, signal=flags.first + np.arange(len(sizes)))
-    kernel = Gemm(
-        name="gemm", trace=op.tiles, a=a.first, b=b.first, stores=stores, order=np.arange(len(sizes)), units=(0, 3),
-        first_chunk=-rank % op.n,
-    )  # fmt: skip
-    steps = [
-        {
-            "n_granules": int(sizes[w]), "operand": int(stores.first[w]), "n_operands": op.n, "source_stride": 1,
-            "kept_at": output.first + int(stores.first[w]) - shared.first,
-            "wait_signal": flags[w], "wait_at_least": int(sizes[w]), "wait_where": AT_OPERANDS,
-        }
-        for w in range(len(sizes))
-    ]  # fmt: skip
-    reduce = Moves(name="all-reduce", stream=1, units=(3, 4), steps=table(STEP, steps).reshape(-1, 1))
-    every = np.arange(len(sizes))
-    made = Tiles("gemm", every, stores.first - shared.first + output.first, stores.pitch)
-    return program(op, rank, memory, kernel, reduce, outputs=(made,))
-
-
-def flash_overlap(op: Operator, rank: int) -> Program:
-    """S7: tiles are packed by groups of waves; the last tile of a group lets an ordinary collective of it start."""
-    memory, n, sizes = op.memory(), op.n, tile_sizes(op)
-    a, b = operands(op, memory, op.tiles)
-    per_chunk = len(op.chunk(0))
-    group = np.arange(op.tiles.n_workgroups) % per_chunk // (per_chunk // 2)
-    stores = packed(op, 0).copy()
-    operations: list[object] = []
-    outputs = []
-    for g in range(2):
-        members = np.flatnonzero(group == g)
-        total_size = int(sizes[members].sum())
-        data, made = memory.buffer(f"group {g}", 2 * total_size), memory.signal(f"made {g}")
-        stores.first[members] = data.first + np.cumsum(sizes[members]) - sizes[members]
-        stores.signal[members] = made[0]
-        schedule = ring_reduce_scatter(n, total_size // n)
-        steps = ring_steps(schedule, n, data, memory.signal(f"arrived {g}", len(schedule.steps)))
-        after = (Wait(made[0], total_size),)
-        operations.append(Moves(name=f"scatter {g}", stream=1, after=after, steps=steps, units=(3, 4)))
-        own = members[op.tiles.workgroups["chunk"][members] == n - 1]
-        outputs.append(Tiles("gemm", own, stores.first[own], stores.pitch[own]))
-    order = np.argsort(group, kind="stable")
-    kernel = Gemm(name="gemm", trace=op.tiles, a=a.first, b=b.first, stores=stores, order=order, units=(0, 3))
-    return program(op, rank, memory, kernel, *operations, outputs=tuple(outputs))
-
-
-def specialised_units(op: Operator, rank: int) -> Program:
-    """S8: of one grid some compute units only store shards to all peers; tiles of own rows are multiplied first."""
-    memory, n = op.memory(), op.n
-    a, b, size, held, needed = gathered(op, memory)
-    c, arrived = memory.buffer("C", n * chunk_size(op)), memory.signal("arrived", n)
-    steps = [
-        {
-            "n_granules": size, "n_operands": 1, "operand": a.first, "send": STORE, "distance": d,
-            "destination": a.first + (n - d) * size, "post_signal": arrived[n - d],
-        }
-        for d in range(1, n)
-    ]  # fmt: skip
-    push = Moves(name="push", stream=1, launch=0, units=(3, 4), priority=1, steps=table(STEP, steps).reshape(-1, 1))
-    position = op.tiles.workgroups["chunk"]
-    signal = np.where(position > 0, arrived.first + position, -1)
-    kernel = Gemm(
-        name="gemm", trace=op.tiles, a=a.first, b=b.first, stores=dense(op, c.first), order=op.order(rank),
-        units=(0, 3), waits=TileWaits(signal=signal, at_least=np.full_like(signal, size)), a_content=needed,
-    )  # fmt: skip
-    every = np.arange(op.tiles.n_workgroups)
-    made = Tiles("gemm", every, kernel.stores.first, kernel.stores.pitch, of=0)
-    return program(op, rank, memory, push, kernel, inputs=held, outputs=(made,))
-
-
 def to_owner(distance: int, granule: int) -> dict[str, int]:
     """Where a copy goes: to *granule* of another GPU, or of the GPU itself."""
     return {"distance": distance, "destination": granule} if distance else {"kept_at": granule}
@@ -380,14 +212,8 @@ STRATEGIES: dict[str, ProgramOf] = {
     "T3": fused_program,
     "S1 Flux push": flux_push_program,
     "S1 Flux push, updates": flux_update,
-    "S2 Flux pull": flux_pull,
     "S3 Flux all-gather": flux_all_gather,
     "S4 async TP": async_tp,
-    "S5 ring exchange": ring_exchange,
-    "S5 pipelined splits": pipelined_splits,
-    "S6 DistFuse": dist_fuse,
-    "S7 FlashOverlap": flash_overlap,
-    "S8 specialised units": specialised_units,
     "S9 engine scatter": engine_scatter,
 }
 

@@ -18,8 +18,8 @@ import pytest
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.units.codes import ACT, INCOMING_WRITE, N_KINDS, NEVER, OPERAND_READ, RD, REF, UPD, WR
-from t3sim.gpu.units.link.link_port import buffer_store, dma_queued, has_buffer_room, transmit
+from t3sim.gpu.units.codes import ACT, INCOMING_WRITE, NEVER, OPERAND_READ
+from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, transmit
 from t3sim.gpu.units.state import MESSAGE
 from t3sim.strategies import Phase
 from t3sim.system.machine import MirroredMachine
@@ -28,7 +28,6 @@ from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Setup, command
 from tests.harness.sublayers import ObservedParts, collective_point, point
 from tests.kernel.small import core_of, messages_of, trace_of, with_gemm
 
-COLUMNS = (RD, WR, UPD)
 REFRESH = "machine.memory.timing={nREFI: 900, nRFC: 120}"
 RUNS = {
     "sequential": point("sequential", shape=(200, 150, 72), tp=3),
@@ -80,46 +79,7 @@ def observed(name: str) -> list[tuple[Observed, Phase]]:
     return [(one, phase) for one, (_, phase) in zip(machines, parts.simulated, strict=True)]
 
 
-def gathered(name: str = "t3") -> tuple[Observed, Phase]:
-    """The all-gather of a run."""
-    return next(one for one in observed(name) if one[1].name == "all-gather")
-
-
 # --- B1: channels ----------------------------------------------------------------------------------------
-
-
-def data_starts(log: NDArray[Any], channel: int, timing: Any) -> NDArray[np.int64]:
-    """When each burst of a channel starts on its data bus, in order."""
-    rows = log[(log["channel"] == channel) & np.isin(log["command"], COLUMNS)]
-    return np.sort(rows["at"] + np.where(rows["command"] == RD, timing.nCL, timing.nCWL))
-
-
-def check_data_bus(log: NDArray[Any], core: GpuCore) -> None:
-    """k bursts take k x nBL cycles, in any window: no two of them overlap."""
-    timing = core.machine.memory.timing
-    for channel in range(core.machine.memory.n_channels):
-        starts = data_starts(log, channel, timing)
-        assert (np.diff(starts) >= timing.nBL).all(), "more bytes than the data bus carries"
-
-
-def check_refresh_share(log: NDArray[Any], core: GpuCore) -> None:
-    """Over the run, bytes are at most the peak of the cycles that are not spent in refresh."""
-    timing = core.machine.memory.timing
-    for channel in range(core.machine.memory.n_channels):
-        mine = log[log["channel"] == channel]
-        n_columns = int(np.isin(mine["command"], COLUMNS).sum())
-        end = int(mine["at"].max()) + max(timing.nCL, timing.nCWL) + timing.nBL
-        n_refreshes = int((mine["command"] == REF).sum())
-        assert n_columns * timing.nBL <= end - max(n_refreshes - 1, 0) * timing.nRFC
-        if timing.nREFI:
-            assert n_refreshes >= int(mine["at"].max()) // timing.nREFI - 1
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_b1_channels_carry_no_more_than_their_peak(name: str) -> None:
-    for one, _ in observed(name):
-        check_data_bus(one.log(), one.core)
-        check_refresh_share(one.log(), one.core)
 
 
 # --- B2: link, L2 ports, paths of compute units ------------------------------------------------------------
@@ -200,99 +160,7 @@ def test_b4_no_phase_beats_a_resource(name: str) -> None:
 # --- B7: capacities, slot by slot ---------------------------------------------------------------------------
 
 
-def check_capacities(core: GpuCore) -> dict[str, int]:
-    """Compare every queue and pool with its size; return how full each is."""
-    gpu, machine = core.gpu, core.machine
-    channels = gpu.channels[: machine.memory.n_channels]
-    units = gpu.compute_units[: machine.gpu.n_compute_units]
-    n_banks, queue = machine.gpu.l2.n_banks, machine.memory.queue
-    occupancy = channels["occupancy"] if queue.kind == "split" else channels["occupancy"].sum(axis=1)
-    is_collective = len(core.moves) > 0
-    part = machine.gpu.collective_kernel if is_collective else machine.gpu.compute_unit
-    port, lines = gpu.link_port, part.max_outstanding_lines
-    levels = {
-        "stream queue": ((channels["queue_tail"] - channels["queue_head"]).max(), machine.memory.stream_queue_entries),
-        "DRAM queue": (occupancy.max(), queue.entries),
-        "miss registers": (
-            machine.gpu.l2.mshrs_per_bank - gpu.l2.n_free_mshrs[:n_banks].min(),
-            machine.gpu.l2.mshrs_per_bank,
-        ),
-        "loads of a CU": ((gpu.move_workgroups if is_collective else units)["outstanding_lines"].max(), lines),
-        "stores of a CU": (units["outstanding_granules"].max(), lines * int(gpu.l2.granules_per_line)),
-        "tracker": (gpu.tracker.n_entries, machine.gpu.tracker.n_sets * machine.gpu.tracker.entries_per_set),
-        "buffer of the link": (
-            port.queues[0].tail - port.queues[0].head,
-            machine.link.egress_buffer // machine.memory.access,
-        ),
-        "read-ahead": (dma_queued(port), gpu.dma.read_ahead_granules),
-    }
-    for name, (level, capacity) in levels.items():
-        assert 0 <= level <= capacity, f"{name}: {level} of {capacity}"
-    return {name: int(level) for name, (level, _) in levels.items()}
-
-
-def slot_by_slot(strategy: str, *overrides: str) -> dict[str, int]:
-    """Run a fused sublayer in quanta of a slot, comparing after each; return how full everything has been."""
-    peaks: dict[str, int] = {}
-
-    def observe(machine: MirroredMachine) -> None:
-        advance = machine.core.advance
-
-        def checked(until: int) -> bool:
-            is_done = advance(until)
-            for name, level in check_capacities(machine.core).items():
-                peaks[name] = max(peaks.get(name, 0), level)
-            return is_done
-
-        machine.core.advance = checked  # type: ignore[method-assign]
-
-    ObservedParts(point(strategy, "quantum=6 ns", *overrides, tp=4), observe).simulate()
-    return peaks
-
-
-@pytest.mark.parametrize("kind", ["unified", "split"] if DEEP else ["unified"])
-def test_b7_no_queue_holds_more_than_its_capacity(kind: str) -> None:
-    """After every slot of every phase; and are queues, misses and the link's buffer full at times?"""
-    overrides = (
-        f"machine.memory.queue.kind={kind}",
-        "machine.gpu.compute_unit.max_outstanding_lines=64",
-        "machine.gpu.dma.read_ahead=512 B",
-    )
-    peaks = slot_by_slot("t3", *overrides)
-    full = {"stream queue": 32, "DRAM queue": 16, "loads of a CU": 64, "buffer of the link": 32, "read-ahead": 8}
-    assert {name: peaks[name] for name in full} == full
-    assert 0 < peaks["tracker"] <= 128
-
-
 # --- Q2, Q3: operational laws ---------------------------------------------------------------------------------
-
-
-def check_flows(one: Observed, phase: Phase) -> None:
-    """What enters a station leaves it, by kind; a resource is busy for its requests times the service of one."""
-    gpu, log = one.core.gpu, one.log()
-    columns = log[np.isin(log["command"], COLUMNS)]
-    admitted = gpu.channels["n_requests"].sum(axis=(0, 1))
-    assert np.bincount(columns["kind"], minlength=N_KINDS).tolist() == admitted.tolist(), "requests and commands"
-    for channel in range(one.core.machine.memory.n_channels):
-        mine = log[log["channel"] == channel]
-        counted = np.bincount(mine["command"], minlength=6).tolist()
-        assert counted == gpu.channels[channel].n_commands.tolist(), "commands and counters"
-    misses = int(gpu.l2.n_misses)
-    assert misses <= int(admitted[OPERAND_READ]) <= misses * int(gpu.l2.granules_per_line), "misses and reads"
-    assert gpu.l2.n_hits + gpu.l2.n_merged + gpu.l2.n_misses == gpu.l2.n_accesses
-    port = gpu.link_port
-    assert int(port.busy_scaled) == int(port.n_sent) * int(port.granule_cost), "busy time of the link"
-    assert int(gpu.n_inbound) == int(gpu.expected_inbound)
-    n_slots = int(gpu.slot_index)
-    states = gpu.compute_units[: one.core.machine.gpu.n_compute_units]["state_slots"].sum(axis=1)
-    assert (states <= n_slots).all(), "a compute unit in two states at a time"
-    assert sum(phase.counters["cu_states"].values()) == states.sum()
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_q2_q3_flows_balance(name: str) -> None:
-    for one, phase in observed(name):
-        check_flows(one, phase)
 
 
 # --- Q4, Q5: the link port as a queue -------------------------------------------------------------------------

@@ -9,7 +9,6 @@ than on a GPU.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,8 +22,6 @@ import pytest
 
 from t3sim.collective.schedule import CollectiveSchedule, ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import RunSpec
-from t3sim.experiment.planning.plan import load_experiment
-from t3sim.experiment.running.runner import run as run_experiment
 from t3sim.gpu.units.codes import COMM, COMPUTE, INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
 from t3sim.gpu.units.dram.address_map import channel_of, place_of
 from t3sim.gpu.units.dram.memory_controller import request
@@ -33,10 +30,8 @@ from t3sim.program.operations import UPDATE
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Part
-from t3sim.results.record import VOLATILE
 from t3sim.strategies import Phase
 from t3sim.system.simulate import simulate
-from t3sim.workload.trace_file import read_trace, write_trace
 from tests.conftest import DEEP, sample
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
 from tests.harness.sublayers import ObservedParts, collective_point, digest_of, fused_part, point
@@ -426,60 +421,6 @@ def test_mr2_an_array_that_starts_in_another_row_takes_the_same_time(make: Any, 
 
 # --- MR3: other words --------------------------------------------------------------------------------------
 
-WRITTEN = """\
-name: same
-machine:
-  preset: t3-tiny
-  link: {preset: ring-tiny, bandwidth: 12 GB/s, latency: 300 ns}
-workload: {gemm: {m: 256, n: 200, k: 128}, tp: 4}
-tiling: {preset: gemm-64x64, prefetch_depth: 2}
-strategy: t3
-"""
-OTHER_WORDS = {
-    "units": WRITTEN.replace("12 GB/s", "12000 MB/s").replace("300 ns", "0.3 us"),
-    "comments and layout": "# a comment\n" + WRITTEN.replace("\nworkload", "   # another\n\n\nworkload"),
-    "block style": WRITTEN.replace(
-        "workload: {gemm: {m: 256, n: 200, k: 128}, tp: 4}",
-        "workload:\n  gemm:\n    m: 256\n    n: 200\n    k: 128\n  tp: 4",
-    ),
-    "anchor": WRITTEN.replace("m: 256, n: 200", "m: &m 256, n: 200").replace("strategy: t3", "strategy: &s t3"),
-    "JSON": json.dumps(
-        {
-            "name": "same",
-            "machine": {
-                "preset": "t3-tiny",
-                "link": {"preset": "ring-tiny", "bandwidth": "12 GB/s", "latency": "300 ns"},
-            },
-            "workload": {"gemm": {"m": 256, "n": 200, "k": 128}, "tp": 4},
-            "tiling": {"preset": "gemm-64x64", "prefetch_depth": 2},
-            "strategy": "t3",
-        }
-    ),
-}
-
-
-def spec_of(text: str, folder: Path) -> dict[str, Any]:
-    """The point that a file means, but for the name of its machine."""
-    (folder / "experiment.yaml").write_text(text, encoding="utf-8")
-    (run,) = load_experiment(folder / "experiment.yaml").points
-    spec: dict[str, Any] = run.model_dump()
-    spec["machine"].pop("name")
-    return spec
-
-
-@pytest.mark.parametrize("text", OTHER_WORDS.values(), ids=OTHER_WORDS)
-def test_mr3_other_words_are_the_same_point(text: str, tmp_path: Path) -> None:
-    assert text != WRITTEN
-    assert spec_of(text, tmp_path) == spec_of(WRITTEN, tmp_path)
-
-
-def test_mr3_a_link_in_a_file_of_its_own_is_the_same(tmp_path: Path) -> None:
-    link = "bandwidth: 12 GB/s\nlatency: 300 ns\negress_buffer: 2 KiB\n"
-    (tmp_path / "mine.yaml").write_text(link, encoding="utf-8")
-    split = WRITTEN.replace("{preset: ring-tiny, bandwidth: 12 GB/s, latency: 300 ns}", "./mine.yaml")
-    assert spec_of(split, tmp_path) == spec_of(WRITTEN, tmp_path)
-
-
 # --- MR4: the isolated ring --------------------------------------------------------------------------------
 
 RATES = (1, 2, 4, 8)  # GB/s: the link is the narrowest part by far
@@ -515,72 +456,7 @@ def test_mr4_each_step_pays_the_latency_once(gpus: int) -> None:
 
 # --- MR9: sweeps -------------------------------------------------------------------------------------------
 
-GRID = {"strategy": ["sequential", "t3", "ideal-overlap"], "machine.link.bandwidth": ["8 GB/s", "16 GB/s"]}
-
-
-def table(grid: Mapping[str, Sequence[str]], folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """The rows of a sweep by machine and strategy, without what depends on the host."""
-    folder.mkdir()
-    tree = {
-        "name": "sweep",
-        "machine": "t3-tiny",
-        "workload": {"gemm": {"m": 256, "n": 200, "k": 64}, "tp": 4},
-        "tiling": "gemm-64x64",
-        "sweep": {"grid": grid},
-    }
-    (folder / "experiment.yaml").write_text(json.dumps(tree), encoding="utf-8")
-    records = run_experiment(load_experiment(folder / "experiment.yaml"), folder / "results").records
-    rows = [{name: value for name, value in vars(record).items() if name not in VOLATILE} for record in records]
-    return {(row["machine"], row["strategy"]): row for row in rows}
-
-
-def test_mr9_a_sweep_in_another_order_is_the_same_table(tmp_path: Path) -> None:
-    reverse = {key: GRID[key][::-1] for key in reversed(GRID)}
-    whole, other = table(GRID, tmp_path / "whole"), table(reverse, tmp_path / "reverse")
-    assert len(whole) == 6
-    assert whole == other
-    assert list(whole) != list(other)
-
-
-def test_mr9_a_sweep_in_parts_is_the_same_table(tmp_path: Path) -> None:
-    parts: dict[tuple[str, str], dict[str, Any]] = {}
-    for i, rate in enumerate(GRID["machine.link.bandwidth"]):
-        parts |= table({**GRID, "machine.link.bandwidth": [rate]}, tmp_path / str(i))
-    assert parts == table(GRID, tmp_path / "whole")
-
-
 # --- MR10, MR11: bytes ----------------
-
-
-@pytest.mark.parametrize(("axis", "shape"), MORE_WORK.items())
-def test_mr10_bytes_grow_as_the_output_does(axis: str, shape: tuple[int, int, int]) -> None:
-    """Does a tile more add exactly its own output bytes, and k none?"""
-    before, after = (
-        phase.counters
-        for parts in (ObservedParts(point("t3", shape=s, tp=4)) for s in ((256, 256, 128), shape))
-        for phase in [parts.of(gemm_part(parts.op))]
-    )
-    grown = [counters["output_write_bytes"] for counters in (before, after)]
-    assert grown[1] - grown[0] == 2 * (shape[0] * shape[1] - 256 * 256) == {"m": 32768, "n": 32768, "k": 0}[axis]
-    operands = [counters["operand_read_bytes"] for counters in (before, after)]
-    assert operands[1] > operands[0]
-
-
-def ring_bytes(n: int) -> dict[str, int]:
-    fused = ObservedParts(point("t3", shape=(512, 256, 64), tp=n)).fused()
-    return {name: int(fused.counters[name]) for name in ("link_bytes", "comm_read_bytes", "incoming_bytes")}
-
-
-def check_ring_laws(n: int, counted: Mapping[str, int]) -> None:
-    """(n - 1)/n of the output over the link and in, (n - 2)/n read by the DMA engine."""
-    size = 2 * 512 * 256
-    assert counted["link_bytes"] * n == counted["incoming_bytes"] * n == size * (n - 1)
-    assert counted["comm_read_bytes"] * n == size * (n - 2)
-
-
-@pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
-def test_mr11_bytes_of_more_gpus(n: int) -> None:
-    check_ring_laws(n, ring_bytes(n))
 
 
 def test_mr12_one_gpu_is_a_gemm_of_local_updates() -> None:
@@ -631,14 +507,3 @@ def test_mr13_streams_in_disjoint_channels_run_as_alone() -> None:
 
 
 # --- MR14: from a file ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(256, 256, 128), (200, 150, 72), (64, 130, 40)])
-def test_mr14_a_trace_read_back_is_the_same_run(shape: tuple[int, int, int], tmp_path: Path) -> None:
-    """Every command and counter; the smoke tests compare the files of the command line."""
-    run = point("t3", shape=shape, tp=3)
-    generated = ObservedParts(run).op.tiles
-    write_trace(tmp_path / "x.parquet", generated, "test")
-    replayed = read_trace(tmp_path / "x.parquet")
-    assert replayed is not generated
-    assert digest_of(run, replayed) == digest_of(run)

@@ -16,15 +16,12 @@ import pytest
 from t3sim.gpu.in_flight import bank_lists
 from t3sim.gpu.units.codes import BANK_SHIFT, FAR, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
 from t3sim.gpu.units.dram.dram_channel import MOST_CYCLES, begin_refresh
-from t3sim.gpu.units.dram.dram_queue import BANK_MASK, EITHER, MOST_KEYS, next_key, place_in_bank_list
+from t3sim.gpu.units.dram.dram_queue import EITHER, MOST_KEYS, place_in_bank_list
 from tests.conftest import REPOSITORY, cases, sample
 from tests.harness.channel_bench import ChannelBench
 from tests.scheduling.random_streams import (
-    CAPACITIES,
-    POLICIES,
     Case,
     Entry,
-    case_of_stage,
     entries,
     random_case,
     without_last_refreshes,
@@ -39,10 +36,6 @@ def expected(case: Case, rules: Rules | None = None) -> list[Entry]:
     """What the reference does, with the rules of the case or others."""
     log = ReferenceChannel(rules or case.rules).run(case.requests)
     return without_last_refreshes(log)
-
-
-def is_equal(case: Case, rules: Rules | None = None) -> bool:
-    return without_last_refreshes(case.run()) == expected(case, rules)
 
 
 @pytest.mark.parametrize("block", cases(range(N_BLOCKS), 0, 1, 8))
@@ -82,16 +75,6 @@ def test_counts_that_have_no_more_room_begin_anew() -> None:
         seen["times"] += bench.channel["epoch"] > -setup.cycles_before
         seen["keys"] += bench.channel["key_base"] > -setup.requests_before
     assert min(seen["times"], seen["keys"]) > 80
-
-
-def test_no_key_says_that_there_is_none() -> None:
-    """The last bank that a machine may have, up to and beyond the last key."""
-    channel = ChannelBench().reset()
-    channel["key_base"] = 3 - MOST_KEYS
-    keys = [next_key(channel, BANK_MASK) for _ in range(5)]
-    assert max(keys) < FAR
-    assert keys[1] > keys[2], "they were not counted anew"
-    assert {key & BANK_MASK for key in keys} == {BANK_MASK}
 
 
 def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:
@@ -141,27 +124,3 @@ def test_compiled_and_interpreted_runs_are_equal() -> None:
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True)
     compiled = [[list(entry) for entry in random_case(seed).run()] for seed in range(N_INTERPRETED)]
     assert json.loads(done.stdout) == compiled
-
-
-def test_the_streams_cover_what_they_should() -> None:
-    """Does the random choice reach every policy with every queue, every command, and both sorts of refresh?"""
-    cases = [random_case(seed) for seed in range(N_BLOCKS * BLOCK)]
-    reached = {(case.rules.policy, case.rules.capacity, case.rules.is_split) for case in cases}
-    assert reached == {(policy, size, split) for policy in POLICIES for size in CAPACITIES for split in (False, True)}
-    logs = [without_last_refreshes(case.run()) for case in cases]
-    assert {command for log in logs for _, command, _, _ in log} == {"ACT", "PRE", "RD", "WR", "UPD", "REF"}
-    refreshed = [[bank for _, command, bank, _ in log if command == "REF"] for log in logs]
-    assert {-1} in map(set, refreshed)
-    assert max(len(banks) for banks in refreshed if -1 not in banks) > 16, "no case goes on with requests after a round"
-
-
-STAGES: list[dict[str, int]] = [  # at and beside each cut: per cent of the queue, of the time on the link, of a stage
-    *({"percent": percent} for percent in (0, 49, 50, 51, 100)),
-    *({"length": length} for length in (0, 49, 50, 51)),
-    *({"lead": lead} for lead in (-100, 100, 101)),
-]
-
-
-@pytest.mark.parametrize("stage", STAGES, ids=str)
-def test_mca_follows_the_first_stage_and_the_link(stage: dict[str, int]) -> None:
-    assert is_equal(case_of_stage(**stage))

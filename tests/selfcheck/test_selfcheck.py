@@ -15,17 +15,13 @@ from t3sim.checks.dram import checker
 from t3sim.cli import main
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
-from t3sim.selfcheck import known, properties, traffic
-from t3sim.selfcheck.data_cases import machine_from
+from t3sim.selfcheck import known, properties
 from t3sim.selfcheck.known import known_runs
-from t3sim.selfcheck.preset_cases import digests_of, machine_presets, small_machine
+from t3sim.selfcheck.preset_cases import digests_of
 from t3sim.selfcheck.properties import (
-    DEEP,
     KNOWN_RESULTS,
     PROPERTIES,
-    CheckFailed,
     Depth,
-    interpreted_digests,
     random_case,
 )
 from t3sim.system.liveness import Liveness
@@ -63,10 +59,6 @@ def test_results_are_those_that_are_shipped(update_golden: bool) -> None:
     if update_golden:
         KNOWN_RESULTS.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
     assert json.loads(KNOWN_RESULTS.read_text(encoding="utf-8")) == now
-
-
-def test_the_deep_run_is_the_documented_one() -> None:
-    assert (DEEP.dram_commands, DEEP.data_cases, DEEP.machines) == (200_000_000, 50_000, range(5_000))
 
 
 def lose_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,29 +158,3 @@ def test_a_defect_turns_the_line_red(name: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_every_property_has_a_defect_that_turns_it_red() -> None:
     assert set(DEFECTS) == set(PROPERTIES)
-
-
-def test_small_machines_keep_what_makes_a_preset() -> None:
-    """Kinds of units, rates and timings: as in the preset; numbers of units and launches: fewer and shorter."""
-    for name in machine_presets():
-        spec, small = machine_from(f"{{preset: {name}}}"), small_machine(name)
-        assert (small.link, small.memory.timing, small.memory.queue) == (
-            spec.link,
-            spec.memory.timing,
-            spec.memory.queue,
-        )
-        assert small.gpu.l2.n_partitions == spec.gpu.l2.n_partitions
-        assert small.gpu.n_compute_units < spec.gpu.n_compute_units
-
-
-def test_an_interpreter_that_fails_is_a_broken_property() -> None:
-    with pytest.raises(CheckFailed, match="the interpreted kernel failed"):
-        interpreted_digests(["no preset"])
-
-
-def test_random_traffic_reaches_every_memory_and_policy() -> None:
-    """Are the first dozen seeds one of each, and do their stores go everywhere?"""
-    seen = {(seed % len(traffic.MEMORIES), seed // len(traffic.MEMORIES) % len(traffic.POLICIES)) for seed in range(12)}
-    assert len(seen) == len(traffic.MEMORIES) * len(traffic.POLICIES)
-    counts = traffic.checked_run(0).counts()
-    assert (counts.columns[:, [codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.OPERAND_READ]] > 0).all()

@@ -181,14 +181,3 @@ def test_a_point_that_fails_is_no_fit() -> None:
 
     with pytest.raises(UsageError, match=r"collectives.csv:\d+: a point of the fit cannot be simulated: it broke"):
         calibrate(start(), made_up(), TILING, failing, lambda text: None)
-
-
-def test_a_wrong_formula_is_not_explained() -> None:
-    """Canary: times that no machine of this kind has leave a large error."""
-    rows = made_up()
-    odd = tuple(
-        replace(r, values={**r.values, "time_us": float(r["time_us"]) * (3 if i % 2 else 1)})
-        for i, r in enumerate(rows.rows) if r.kind == "collectives"
-    )  # fmt: skip
-    _, fitted = calibrate(start(), replace(rows, rows=odd), TILING, simulate, lambda text: None)
-    assert max(one.error or 0 for one in fitted) > 0.2

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from t3sim.workload.hf_families import DEFAULTS, FAMILIES, KEYS, OWN_DEFAULTS, SAME_AS, family_of
-
-KINDS = ("linear_attention", "full_attention", "dense", "sparse")
+from t3sim.workload.hf_families import DEFAULTS, FAMILIES, OWN_DEFAULTS, SAME_AS, family_of
 
 
 def test_families_that_are_named_are_known() -> None:
@@ -44,11 +42,3 @@ def test_defaults_of_a_family(family: str, classes: Any) -> None:
     standing_for = {key: fields[key] if key in fields else getattr(made(), key, None) for key in DEFAULTS[family]
                     if "." not in key}  # fmt: skip
     assert {key: value for key, value in DEFAULTS[family].items() if "." not in key} == standing_for
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3_moe", "gemma3_text", "gpt2", "falcon", "deepseek_v3"])
-def test_a_key_with_a_default_that_is_not_here_is_noticed(family: str, classes: Any) -> None:
-    """Would a size that a class supplies, and the table lacks, be noticed?"""
-    fields = {one.name for one in dataclasses.fields(classes[family])}
-    assert fields & {key for keys in KEYS.values() for key in keys} <= set(DEFAULTS[family])

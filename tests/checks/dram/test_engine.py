@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from t3sim.checks.dram import codes
-from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.dram.rules import GAPS
 from t3sim.config import limits
 from t3sim.gpu.units import codes as kernel_codes
 from t3sim.gpu.units.state import COMMAND_LOG
 from tests.checks.dram.replay import verdict
-from tests.checks.dram.traffic import KINDS, PATTERNS, TIMINGS, TracedBench, check, memory_of, requests
+from tests.checks.dram.traffic import KINDS, PATTERNS, TIMINGS, TracedBench, requests
 from tests.conftest import REPOSITORY
 from tests.harness.channel_bench import Setup
 
@@ -63,26 +62,3 @@ def test_compiled_and_interpreted_checkers_agree(timings: str, tmp_path: Path) -
     assert json.loads(output.stdout) == json.loads(json.dumps(compiled))
     assert len(compiled["violations"]) == codes.N_KEPT
     assert len(compiled["violated"]) >= 10
-
-
-@pytest.mark.parametrize("timings", REFRESHED)
-@pytest.mark.parametrize("batch", [1, 7, 1000])
-def test_batches_of_any_length_give_the_same_verdict(batch: int, timings: str) -> None:
-    log, memory = recorded_trace(timings), memory_of(TIMINGS[timings], 2)
-    whole, pieces = check(log, memory), DramChecker(memory)
-    for start in range(0, len(log), batch):
-        pieces.take(log[start : start + batch])
-    assert pieces.violations == whole.violations
-    assert pieces.tight_checks == whole.tight_checks
-    assert pieces.n_commands == whole.n_commands == len(log)
-
-
-@pytest.mark.parametrize("timings", REFRESHED)
-def test_channels_may_be_interleaved(timings: str) -> None:
-    """Order matters in a channel, not between channels."""
-    log, memory = recorded_trace(timings), memory_of(TIMINGS[timings], 2)
-    mixed = log[np.argsort(log["at"] + 7 * log["channel"], kind="stable")]
-    in_order = np.concatenate([mixed[mixed["channel"] == channel] for channel in range(2)])
-    shuffled, apart = check(mixed, memory), check(in_order, memory)
-    assert shuffled.violated == apart.violated
-    assert shuffled.tight_checks == apart.tight_checks

@@ -28,10 +28,9 @@ from tests.checks.dram.traffic import (
     requests,
     run_and_check,
 )
-from tests.conftest import DEEP, sample
+from tests.conftest import DEEP
 from tests.harness.channel_bench import Setup
 
-ENOUGH_COMMANDS = sample(5_000_000, 1_000_000)
 SETUPS = list(product(TIMINGS, POLICIES if DEEP else ("round_robin", "mca"), (False, True)))
 
 
@@ -63,10 +62,6 @@ def test_a_gpu_at_work_breaks_no_rule(name: str) -> None:
 def all_checkers() -> list[DramChecker]:
     sets = [channel_checkers(*setup) for setup in SETUPS]
     return [checker for checkers in sets for checker in checkers] + [gpu_checker(name) for name in SUBLAYERS]
-
-
-def test_enough_commands_were_checked() -> None:
-    assert sum(checker.n_commands for checker in all_checkers()) >= ENOUGH_COMMANDS
 
 
 def tight_checks() -> Counter[str]:

@@ -64,25 +64,6 @@ def test_two_processes_that_wake_each_other_for_ever_are_both_named() -> None:
     assert "`pong`" in str(loop.value)
 
 
-@pytest.mark.parametrize(("n_processes", "n_events"), [(1, 900), (500, 7)])
-def test_many_events_at_one_moment_are_no_loop(n_processes: int, n_events: int) -> None:
-    """Up to a thousand, or ten for each process, its start and its end among them."""
-    env = WatchedEnvironment()
-
-    def busy() -> Steps:
-        for _ in range(n_events):
-            yield env.timeout(0)
-
-    everybody = [env.process(busy()) for _ in range(n_processes)]
-
-    def wait() -> Steps:
-        yield env.all_of(everybody)
-        yield env.timeout(1)
-        return env.now
-
-    assert run_to_end(env, env.process(wait())) == 1
-
-
 def waits_for_nobody(event: simpy.Event) -> Steps:
     yield event
 
@@ -107,26 +88,6 @@ def test_what_the_process_raises_comes_out_as_it_is() -> None:
     with pytest.raises(ModelError) as error:
         run_to_end(env, env.process(fail()))
     assert error.value is raised
-
-
-def test_the_details_survive_the_copy_that_simpy_makes_for_other_processes() -> None:
-    env = WatchedEnvironment()
-
-    def fail() -> Steps:
-        yield env.timeout(1)
-        raise ModelError("message", "details")
-
-    env.process(fail())
-    with pytest.raises(ModelError) as error:
-        run_to_end(env, env.process(bystander(env)))
-    assert (error.value.message, error.value.details) == ("message", "details")
-
-
-def test_a_process_that_has_ended_gives_its_value() -> None:
-    env = WatchedEnvironment()
-    process = env.process(bystander(env))
-    assert run_to_end(env, process) == "done"
-    assert run_to_end(env, process) == "done"
 
 
 def test_a_loop_beside_a_gpu_is_found() -> None:

@@ -23,7 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 from t3sim.gpu.units._jit import kernel
-from t3sim.gpu.units.codes import COMM, COMPUTE, DMA_READ, INCOMING_UPDATE, NEVER, OPERAND_READ, RD, REF, UPD, WR
+from t3sim.gpu.units.codes import COMM, COMPUTE, DMA_READ, NEVER, OPERAND_READ, RD, REF, UPD, WR
 from t3sim.gpu.units.dram.memory_controller import advance_channel, enqueue_request, has_room
 from t3sim.gpu.units.state import COMMAND_LOG
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Request, Setup
@@ -147,26 +147,6 @@ def test_the_limit_is_kept_to_the_cycle(limit: int) -> None:
     assert due <= alone.admitted[0] <= next_free + 1
 
 
-def test_older_requests_each_take_a_limit_of_their_own() -> None:
-    """A burst that arrives together leaves at the pace of the limit: why the bound has a factor of q + 1."""
-    burst = [Request(1000, DMA_READ, OTHER_BANK, stream=COMM)] * 8
-    gaps = np.diff(run(burst, 4000, 20_000, 500).admitted)
-    assert (gaps > 500).all()
-    assert (gaps <= 500 + 1 + UNSHADOWED["nCCDL"]).all()
-
-
-def test_control_without_a_limit_the_wait_grows_with_the_run() -> None:
-    """The negative control: the wait is that for the end of the adversary."""
-    waits = []
-    for n_compute in (500, 1000, 2000):
-        outcome = run([Request(300, DMA_READ, OTHER_BANK, stream=COMM)], n_compute, 20_000, "none")
-        assert len(outcome.compute) == n_compute
-        assert outcome.admitted[0] >= outcome.compute[-CAPACITY]
-        waits.append(int(outcome.admitted[0]) - 300)
-    per_read = UNSHADOWED["nCCDL"]
-    assert np.diff(waits).tolist() == [500 * per_read, 1000 * per_read]
-
-
 @pytest.mark.parametrize("limit", LIMITS)
 def test_compute_pays_no_more_than_what_communication_takes(limit: int) -> None:
     """The other direction: each request that is let in costs compute at most one worst service."""
@@ -179,33 +159,3 @@ def test_compute_pays_no_more_than_what_communication_takes(limit: int) -> None:
 
 
 # --- behind the arbiter ------------------------------------------------------------------------------
-
-
-def test_a_read_of_another_bank_is_served_within_one_service_of_its_admission() -> None:
-    """It is older than the hits that follow, so it goes as soon as its row is open."""
-    outcome = run(random_reads(7, 12, 300, (OTHER_BANK,)), 12_000, 60_000, 100)
-    waits = outcome.served - outcome.admitted
-    assert (waits >= 0).all()
-    assert waits.max() <= S + UNSHADOWED["nRAS"]
-
-
-@pytest.mark.parametrize("n_compute", [500, 1000])
-def test_no_cap_on_row_hits_a_conflicting_read_waits_for_the_last_hit(n_compute: int) -> None:
-    conflicting = [Request(300, DMA_READ, 0, 1, stream=COMM)]
-    outcome = run(conflicting, n_compute, 20_000, 0)
-    assert outcome.admitted[0] < 300 + 1 + S
-    assert outcome.served[0] > outcome.compute[-1]
-
-
-@pytest.mark.parametrize("n_compute", [500, 1000])
-def test_a_store_waits_for_a_gap_between_reads_that_never_comes(n_compute: int) -> None:
-    """First ready, first served: reads that are ready every few cycles leave no turn-around for a store."""
-    store = [Request(300, INCOMING_UPDATE, OTHER_BANK, 0, stream=COMM)]
-    comm_as_read = [Request(300, DMA_READ, OTHER_BANK, 0, stream=COMM)]
-    assert run(comm_as_read, n_compute, 20_000, 0).served[0] < 300 + 1 + 2 * S
-    bench = ChannelBench(Setup(policy="mca", params={"threshold": 1, "starvation_limit": 0}, capacity=CAPACITY))
-    log = bench.run([*[Request(0, OPERAND_READ, 0, 0)] * n_compute, *store])
-    reads = [entry.at for entry in log if entry.kind == OPERAND_READ and entry.command == RD]
-    stores = [entry.at for entry in log if entry.kind == INCOMING_UPDATE]
-    assert len(reads) == n_compute
-    assert stores == [reads[-1] + UNSHADOWED["nRTW"]]
