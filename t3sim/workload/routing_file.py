@@ -117,7 +117,7 @@ def _of_rows(header: list[str], table: list[tuple[int, list[str]]], shown: str, 
 
 def _from_arrays(content: bytes, shown: str, layer: ExpertsSpec) -> Routing:
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        with np.load(io.BytesIO(content)) as file:
             arrays = {name: file[name] for name in file.files if name in ("experts", "weights", "rows")}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
         raise InputDataError(f"{shown}: not a NumPy archive: {error}") from None
