@@ -15,13 +15,7 @@ from t3sim.analysis.bars import BarPage, _folded, group_bars
 from t3sim.analysis.figures import FIGURES, draw_figure, figures_of
 from t3sim.analysis.folder import read_folder, result_folders
 from t3sim.analysis.strategies import is_baseline, is_limit
-from t3sim.analysis.style import (
-    PHASE_COLOURS,
-    SPARE_COLOURS,
-    STRATEGY_COLOURS,
-    Drawing,
-    strategy_colour,
-)
+from t3sim.analysis.style import PHASE_COLOURS, SPARE_COLOURS, STRATEGY_COLOURS, Drawing, strategy_colour
 from t3sim.cli.plot import plot
 from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import RunRecord

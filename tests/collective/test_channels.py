@@ -12,14 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from t3sim.collective.schedule import (
-    TO_BOTH,
-    TO_LOCAL,
-    Channels,
-    CollectiveSchedule,
-    Op,
-    channelled,
-)
+from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, Channels, CollectiveSchedule, Op, channelled
 
 LINE = 2
 CHUNKS = (24, 34)  # granules; the second divides by neither channels nor slices

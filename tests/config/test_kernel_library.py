@@ -266,8 +266,7 @@ def test_a_machine_of_the_user_may_name_a_file_beside_it(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "message"),
-    [("cublas-hoper", "did you mean `cublas-hopper`"), ("7", "the name of a library is needed")],
+    ("named", "message"), [("cublas-hoper", "did you mean `cublas-hopper`"), ("7", "the name of a library is needed")]
 )
 def test_a_machine_that_names_no_library_is_refused(named: str, message: str, file: Path) -> None:
     own = file.with_name("machine.yaml")

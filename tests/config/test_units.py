@@ -96,10 +96,7 @@ def test_any_text_is_a_number_in_range_or_a_message(text, pair):
         assert 0 <= value < units.LIMIT
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("16 MiB", 16 << 20), ("1536 B", 1536), ("1 B", 1), ("0 B", 0)],
-)
+@pytest.mark.parametrize(("text", "value"), [("16 MiB", 16 << 20), ("1536 B", 1536), ("1 B", 1), ("0 B", 0)])
 def test_shortest_text(text, value):
     assert units.format_bytes(value) == text
 

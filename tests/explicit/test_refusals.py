@@ -32,21 +32,9 @@ def ring(own: str, mode: str = "explicit") -> str:
 
 
 CASES = [
-    case(
-        "a GPU that is not there",
-        ring("gpu[4]: {compute_clock: 1386 MHz}"),
-        "e.yaml:4:3: machine.gpu[4]: 4",
-    ),
-    case(
-        "memory of a GPU that is not there",
-        ring("memory[9]: {clock: 990 MHz}"),
-        "e.yaml:4:3: machine.memory[9]: 9",
-    ),
-    case(
-        "a link that is not there",
-        ring("link[4]: {bandwidth: 4 GB/s}"),
-        "e.yaml:4:3: machine.link[4]: 4",
-    ),
+    case("a GPU that is not there", ring("gpu[4]: {compute_clock: 1386 MHz}"), "e.yaml:4:3: machine.gpu[4]: 4"),
+    case("memory of a GPU that is not there", ring("memory[9]: {clock: 990 MHz}"), "e.yaml:4:3: machine.memory[9]: 9"),
+    case("a link that is not there", ring("link[4]: {bandwidth: 4 GB/s}"), "e.yaml:4:3: machine.link[4]: 4"),
     case(
         "skew of a GPU that is not there",
         ring('start_skew: {"gpu[7]": 1 us}'),
@@ -57,41 +45,17 @@ CASES = [
         ring('start_skew: {"link[1]": 1 us}'),
         "e.yaml:4:16: machine.start_skew.link[1]: `link[1]`",
     ),
-    case(
-        "skew without a unit",
-        ring('start_skew: {"gpu[1]": 1}'),
-        "e.yaml:4:26: machine.start_skew.gpu[1]: `1 ns`",
-    ),
-    case(
-        "a name that is none",
-        ring("gpu[x]: {compute_clock: 1386 MHz}"),
-        "e.yaml:4:3: machine.gpu[x]: `gpu[x]`",
-    ),
+    case("skew without a unit", ring('start_skew: {"gpu[1]": 1}'), "e.yaml:4:26: machine.start_skew.gpu[1]: `1 ns`"),
+    case("a name that is none", ring("gpu[x]: {compute_clock: 1386 MHz}"), "e.yaml:4:3: machine.gpu[x]: `gpu[x]`"),
     case(
         "an unknown value of a GPU",
         ring("gpu[1]: {compute_klock: 1386 MHz}"),
         "e.yaml:4:12: machine.gpu[1].compute_klock: `compute_klock`",
     ),
-    case(
-        "an unknown preset of a link",
-        ring("link[1]: {preset: ring-80}"),
-        "e.yaml:4:21: machine.link[1]: `ring-80`",
-    ),
-    case(
-        "a link that is down",
-        ring("link[2]: down"),
-        "e.yaml:4:12: machine.link[2]: 2",
-    ),
-    case(
-        "a link without bandwidth",
-        ring("link[2]: {bandwidth: 0 GB/s}"),
-        "e.yaml:4:24: machine.link[2].bandwidth: 2",
-    ),
-    case(
-        "lines of another length",
-        ring("gpu[1]: {l2: {line: 64 B}}"),
-        "e.yaml:4:23: machine.gpu[1].l2.line: 64",
-    ),
+    case("an unknown preset of a link", ring("link[1]: {preset: ring-80}"), "e.yaml:4:21: machine.link[1]: `ring-80`"),
+    case("a link that is down", ring("link[2]: down"), "e.yaml:4:12: machine.link[2]: 2"),
+    case("a link without bandwidth", ring("link[2]: {bandwidth: 0 GB/s}"), "e.yaml:4:24: machine.link[2].bandwidth: 2"),
+    case("lines of another length", ring("gpu[1]: {l2: {line: 64 B}}"), "e.yaml:4:23: machine.gpu[1].l2.line: 64"),
     case(
         "a tracker of another size",
         ring("gpu[1]: {tracker: {n_sets: 32}}"),
@@ -143,11 +107,7 @@ CASES = [
         ring("link[1]: {latency: 100 ns}", "explicit\nquantum: 200 ns"),
         "e.yaml:9:10: quantum: 200",
     ),
-    case(
-        "a link shorter than a slot",
-        ring("link[1]: {latency: 5 ns}"),
-        "e.yaml:3:3: machine: `gpu.issue_slot`",
-    ),
+    case("a link shorter than a slot", ring("link[1]: {latency: 5 ns}"), "e.yaml:3:3: machine: `gpu.issue_slot`"),
     case(
         "a GPU without units for the GEMM",
         ring("gpu[1]: {n_compute_units: 2}"),

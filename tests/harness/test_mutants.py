@@ -55,10 +55,7 @@ def test_mutants_reach_importers_constants_and_registered_functions() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
-    [
-        ("return channel.nCCDXL", "", "has 0 times the text"),
-        ("return channel.nCCDWL", "return return", "SyntaxError"),
-    ],
+    [("return channel.nCCDXL", "", "has 0 times the text"), ("return channel.nCCDWL", "return return", "SyntaxError")],
 )
 def test_a_mutant_that_cannot_be_made_is_an_error_and_no_outcome(old: str, new: str, message: str) -> None:
     """A source that has moved on must not make a mutant look noticed."""

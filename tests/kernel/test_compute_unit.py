@@ -308,11 +308,7 @@ OUTPUT_GRANULES = (64 + 20) * 4  # 104 columns of FP16: 208 B, four accesses of 
 
 @pytest.mark.parametrize(
     ("route", "is_update", "kind"),
-    [
-        ("cached", False, codes.WRITE_BACK),
-        ("local", True, codes.LOCAL_UPDATE),
-        ("local", False, codes.LOCAL_STORE),
-    ],
+    [("cached", False, codes.WRITE_BACK), ("local", True, codes.LOCAL_UPDATE), ("local", False, codes.LOCAL_STORE)],
 )
 def test_local_output_is_written_to_dram_once(route: str, is_update: bool, kind: int) -> None:
     """Is every granule of the output one DRAM request of the right kind, and nothing on the link?"""

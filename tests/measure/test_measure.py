@@ -152,13 +152,7 @@ def test_operations_of_pytorch_are_read_off_its_profiler() -> None:
         "args": {"stream": 21},
     }
     gemm = {"cat": "kernel", "name": "nvjet_sm90_hsh_256x128", "ts": 10.0, "dur": 20.0, "args": {"stream": 7}}
-    wait = {
-        "cat": "kernel",
-        "name": "c10d::barrier_kernel(int**)",
-        "ts": 9.5,
-        "dur": 3,
-        "args": {"stream": 21},
-    }
+    wait = {"cat": "kernel", "name": "c10d::barrier_kernel(int**)", "ts": 9.5, "dur": 3, "args": {"stream": 21}}
     host = {"cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 1.0, "args": {}}
     launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 4.5, "dur": 6.0, "tid": 21, "args": {}}
     event = {**launch, "name": "cudaEventRecord"}

@@ -165,10 +165,7 @@ def test_the_algorithm_that_nccl_was_held_to_is_simulated_or_named(validate: Val
 
 @pytest.mark.parametrize(
     ("name", "machine", "reasons"),
-    [
-        ("all_reduce_two_hosts.txt", "h100", ["2 hosts", "2 hosts"]),
-        ("trace_64_gpus.json", "h200", ["max_gpus"]),
-    ],
+    [("all_reduce_two_hosts.txt", "h100", ["2 hosts", "2 hosts"]), ("trace_64_gpus.json", "h200", ["max_gpus"])],
 )
 def test_rows_that_are_no_ring_of_one_host_are_listed_with_the_reason(
     validate: Validate, name: str, machine: str, reasons: list[str]

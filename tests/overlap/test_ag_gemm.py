@@ -344,9 +344,7 @@ def test_every_strategy_declares_what_it_overlaps() -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [
-        (("strategy.chunks=3",), r"is 3, but each of 4 GPUs has 2 rows of tiles, .*; the nearest that works is 2"),
-    ],
+    [(("strategy.chunks=3",), r"is 3, but each of 4 GPUs has 2 rows of tiles, .*; the nearest that works is 2")],
 )
 def test_rows_that_do_not_fit_are_refused(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -22,12 +22,7 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.results.derive import derive
 from t3sim.results.record import RunRecord
 from t3sim.strategies import baselines
-from t3sim.system.layer import (
-    gemm_seconds,
-    matrix_flops_per_second,
-    operator_parts,
-    other_ticks,
-)
+from t3sim.system.layer import gemm_seconds, matrix_flops_per_second, operator_parts, other_ticks
 from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.workload.layer import other_operators, sublayer_runs, sublayers_of

@@ -20,12 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import DEEP, REPOSITORY
-from tests.harness.sublayers import (
-    digest_of,
-    digest_of_point,
-    points,
-    smallest_points,
-)
+from tests.harness.sublayers import digest_of, digest_of_point, points, smallest_points
 
 HANG_S = 280  # a bounds-checked kernel may have to be compiled first
 

@@ -19,13 +19,7 @@ from t3sim.gpu.units.dram.dram_channel import MOST_CYCLES, begin_refresh
 from t3sim.gpu.units.dram.dram_queue import EITHER, MOST_KEYS, place_in_bank_list
 from tests.conftest import REPOSITORY, cases, sample
 from tests.harness.channel_bench import ChannelBench
-from tests.scheduling.random_streams import (
-    Case,
-    Entry,
-    entries,
-    random_case,
-    without_last_refreshes,
-)
+from tests.scheduling.random_streams import Case, Entry, entries, random_case, without_last_refreshes
 from tests.scheduling.reference_channel import ReferenceChannel, Rules
 
 N_BLOCKS, BLOCK = 15, 30

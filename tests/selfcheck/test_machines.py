@@ -8,11 +8,7 @@ import pytest
 
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.experiment.planning.plan import load_experiment
-from t3sim.selfcheck.machines import (
-    modes_of,
-    outcome_of,
-    random_run,
-)
+from t3sim.selfcheck.machines import modes_of, outcome_of, random_run
 from tests.conftest import cases
 
 CASES = Path(__file__).with_name("cases")

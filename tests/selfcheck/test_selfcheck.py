@@ -18,12 +18,7 @@ from t3sim.gpu.units import codes
 from t3sim.selfcheck import known, properties
 from t3sim.selfcheck.known import known_runs
 from t3sim.selfcheck.preset_cases import digests_of
-from t3sim.selfcheck.properties import (
-    KNOWN_RESULTS,
-    PROPERTIES,
-    Depth,
-    random_case,
-)
+from t3sim.selfcheck.properties import KNOWN_RESULTS, PROPERTIES, Depth, random_case
 from t3sim.system.liveness import Liveness
 from t3sim.system.ring import RingMachine
 from tests.smoke.command_line import t3sim

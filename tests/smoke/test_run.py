@@ -31,9 +31,7 @@ def printed_and_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[subpro
     return t3sim("run", "tiny.yaml", cwd=folder), folder / "results" / "tiny"
 
 
-def test_run_succeeds_and_says_what_it_did(
-    printed_and_folder: tuple[subprocess.CompletedProcess[str], Path],
-) -> None:
+def test_run_succeeds_and_says_what_it_did(printed_and_folder: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, folder = printed_and_folder
     assert (done.returncode, done.stderr) == (0, "")
     assert "experiment  tiny: 5 points" in done.stdout
@@ -57,18 +55,14 @@ def test_run_ends_with_what_it_found(printed_and_folder: tuple[subprocess.Comple
     assert f"fused run takes {best.fused_us - best.gemm_us:.1f} us longer than the GEMM alone; it is bound by" in said
 
 
-def test_every_file_is_named_and_exists(
-    printed_and_folder: tuple[subprocess.CompletedProcess[str], Path],
-) -> None:
+def test_every_file_is_named_and_exists(printed_and_folder: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, folder = printed_and_folder
     named = [line.split()[-1] for line in done.stdout.splitlines() if "results/tiny/" in line]
     assert sorted(named) == [f"results/tiny/{name}" for name in sorted(FIGURES + RESULTS)]
     assert result_files(folder) == sorted(FIGURES + RESULTS)
 
 
-def test_figures_are_what_their_names_say(
-    printed_and_folder: tuple[subprocess.CompletedProcess[str], Path],
-) -> None:
+def test_figures_are_what_their_names_say(printed_and_folder: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, folder = printed_and_folder
     for name in FIGURES:
         path = folder / name

@@ -14,18 +14,7 @@ from t3sim.experiment.running.runner import run
 from t3sim.results.writer import CSV_NAME
 from tests.conftest import cases, sample
 from tests.smoke.command_line import entries, manifest_of
-from tests.sweeps.sweeping import (
-    RUN,
-    SWEEP,
-    Command,
-    experiment,
-    finished,
-    gone,
-    phases_in,
-    running,
-    until,
-    workers_of,
-)
+from tests.sweeps.sweeping import RUN, SWEEP, Command, experiment, finished, gone, phases_in, running, until, workers_of
 
 KILLED_AFTER = (2, 8)[-sample(2, 1) :]  # phases; one after the other, in one folder
 PAGE_BYTES = 4096

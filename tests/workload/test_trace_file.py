@@ -13,14 +13,7 @@ from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.errors import EnvironmentFailure, InputDataError
 from t3sim.workload import trace_file
 from t3sim.workload.tiling import TileTrace, make_tile_trace
-from t3sim.workload.trace_file import (
-    check_trace,
-    content_digest,
-    manifest_path,
-    read_manifest,
-    read_trace,
-    write_trace,
-)
+from t3sim.workload.trace_file import check_trace, content_digest, manifest_path, read_manifest, read_trace, write_trace
 
 TILING = TilingSpec(workgroup_tile=(128, 128), wavefront_tile=(64, 64), k_slice=32, prefetch_depth=1)
 GEMM = GemmShape(m=500, n=300, k=64)  # 4 x 3 tiles, ragged both ways

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from t3sim.selfcheck.data_cases import (
-    loaded,
-    random_case,
-    run_case,
-)
+from t3sim.selfcheck.data_cases import loaded, random_case, run_case
 from tests.conftest import sample
 
 N_ALL = 1050

@@ -71,12 +71,7 @@ ACTIVATES = [
     ),
     channel("D7", "no tRRD in the group", "now + channel.nRRDL", "now"),
     channel("D7", "tRRDL in the bank only", "range(first, first + channel.banks_per_group)", "range(bank, bank + 1)"),
-    channel(
-        "D8",
-        "no tFAW",
-        "max(channel.channel_activate_at, window_at)",
-        "channel.channel_activate_at",
-    ),
+    channel("D8", "no tFAW", "max(channel.channel_activate_at, window_at)", "channel.channel_activate_at"),
     channel("D8", "tFAW counts from another activate", "now + channel.nFAW", "now + channel.nFAW - channel.nRRDS"),
 ]
 COLUMNS = [
@@ -88,18 +83,8 @@ COLUMNS = [
         "channel.column_at[direction, bank]",
     ),
     channel("D12", "no tCCD between updates", "[codes.WRITE] = now + gap_other", "[codes.WRITE] = now"),
-    channel(
-        "D9 D27",
-        "all ready reads at once",
-        LAST_OF_COLUMN,
-        LAST_OF_COLUMN + at_once("codes.READ"),
-    ),
-    channel(
-        "D9 D12 D27",
-        "all ready stores at once",
-        LAST_OF_COLUMN,
-        LAST_OF_COLUMN + at_once("codes.WRITE"),
-    ),
+    channel("D9 D27", "all ready reads at once", LAST_OF_COLUMN, LAST_OF_COLUMN + at_once("codes.READ")),
+    channel("D9 D12 D27", "all ready stores at once", LAST_OF_COLUMN, LAST_OF_COLUMN + at_once("codes.WRITE")),
     channel("D10", "reads of a group as of others", "now + channel.nCCDL", "now + channel.nCCDS"),
     channel("D10 D12 D14", "groups of one bank", "last = first + channel.banks_per_group", "last = first + 1"),
     near_memory("D10", "stores of a group as of others", "return channel.nCCDL", "return channel.nCCDS"),
@@ -266,12 +251,7 @@ BANK_REFRESHES = [
         "    if refresh_at > now:\n",
         "    if now % 3 > 0:\n        refresh_at = max(refresh_at, now + 1)\n    if refresh_at > now:\n",
     ),
-    channel(
-        "D28",
-        "refreshes of banks are not sent",
-        "    return codes.REF\n",
-        "    return NO_COMMAND\n",
-    ),
+    channel("D28", "refreshes of banks are not sent", "    return codes.REF\n", "    return NO_COMMAND\n"),
     controller(
         "D28",
         "no refresh of banks",

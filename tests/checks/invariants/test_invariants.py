@@ -343,11 +343,7 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
         add("channels[].n_enqueued", -1, codes.COMM, codes.INCOMING_WRITE),
         "C3 broken: gpu: incoming granules",
     ),
-    "a receipt for the wrong step": (
-        "all-gather",
-        too_few_posted,
-        "C3 broken: signal[0]: posts",
-    ),
+    "a receipt for the wrong step": ("all-gather", too_few_posted, "C3 broken: signal[0]: posts"),
     "a GEMM faster than its matrix pipes": ("gemm", table("operations", "slice_work", 10**12), "B4 broken: gpu"),
     "a channel faster than its bus": ("gemm", start_late, "B4 broken: channel[0]"),
     "a compute unit that waits less than not at all": (
