@@ -41,18 +41,12 @@ class RoutingSpec(Spec):
         "If omitted, no token is dropped.",
     )
 
-    @model_validator(mode="after")
-    def _fits(self) -> RoutingSpec:
-        for _, message in routing_findings(self):
-            raise ValueError(message)
-        return self
 
-
-class ExpertsSpec(Spec):
+class ExpertsFields(Spec):
     """A mixture-of-experts layer on ``ep`` x ``tp`` GPUs: dispatch, two grouped GEMMs, combine.
 
     Experts are placed in blocks: expert e is in group e // (n_experts / ep) of ``tp`` GPUs, which share its
-    intermediate size.  Every GPU has as many tokens.  Raises ``ValueError`` if that cannot be.
+    intermediate size.  Every GPU has as many tokens.
     """
 
     n_experts: Count = Field(description="Number of routed experts.")
@@ -80,12 +74,6 @@ class ExpertsSpec(Spec):
     combine_element: ElementName = Field("bf16", description="Element type of a row during combine.")
     routing: RoutingSpec = Field(default_factory=RoutingSpec, description="How tokens choose their experts.")
 
-    @model_validator(mode="after")
-    def _fits(self) -> ExpertsSpec:
-        for key, message in experts_findings(self):
-            raise ValueError(f"`{key}` {message}")
-        return self
-
     @property
     def gpus(self) -> int:
         """GPUs of the layer."""
@@ -107,21 +95,17 @@ class ExpertsSpec(Spec):
         return self.intermediate // self.tp
 
 
-def routing_findings(routing: RoutingSpec) -> Iterator[Finding]:
-    """Yield what does not fit together: dotted key and message."""
-    if routing.kind in WITH_EXPONENT and routing.exponent is None:
-        yield "kind", f"is `{routing.kind}`, which needs `exponent`"
-    if routing.kind not in WITH_EXPONENT and routing.exponent is not None:
-        yield "exponent", f"is of no effect with `kind: {routing.kind}`; remove it"
-    if routing.kind == "recorded" and routing.file is None:
-        yield "kind", "is `recorded`, which needs `file`"
-    if routing.kind != "recorded" and routing.file is not None:
-        yield "file", f"is of no effect with `kind: {routing.kind}`; write `kind: recorded`"
-    if routing.kind not in WITH_SEED and routing.seed:
-        yield "seed", f"is of no effect with `kind: {routing.kind}`; remove it"
+class ExpertsSpec(ExpertsFields):
+    """The same, of values that fit together; raises ``ValueError`` if they do not."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> ExpertsSpec:
+        for key, message in experts_findings(self):
+            raise ValueError(f"`{key}` {message}")
+        return self
 
 
-def experts_findings(experts: ExpertsSpec) -> Iterator[Finding]:
+def experts_findings(experts: ExpertsFields) -> Iterator[Finding]:
     """Yield what does not fit together: dotted key and message."""
     if experts.top_k > experts.n_experts:
         yield "top_k", f"is {experts.top_k}, but there are {experts.n_experts} experts"
@@ -130,6 +114,7 @@ def experts_findings(experts: ExpertsSpec) -> Iterator[Finding]:
     if experts.intermediate % experts.tp:
         yield "tp", f"is {experts.tp}, which does not divide intermediate ({experts.intermediate})"
     yield from _of_groups(experts)
+    yield from ((f"routing.{key}", message) for key, message in _of_routing(experts.routing))
     if ELEMENT_TYPES[experts.element].is_for_weights:
         yield "element", f"is {experts.element}, a type of weights; give `element: bf16`, `weights: {experts.element}`"
     if experts.weights is not None and ELEMENT_TYPES[experts.weights].bits > ELEMENT_TYPES[experts.element].bits:
@@ -142,7 +127,20 @@ def experts_findings(experts: ExpertsSpec) -> Iterator[Finding]:
         yield "routing.kind", f"is `{experts.routing.kind}`, which fixes loads and takes no `groups`; {instead}"
 
 
-def _of_groups(experts: ExpertsSpec) -> Iterator[Finding]:
+def _of_routing(routing: RoutingSpec) -> Iterator[Finding]:
+    if routing.kind in WITH_EXPONENT and routing.exponent is None:
+        yield "kind", f"is `{routing.kind}`, which needs `exponent`"
+    if routing.kind not in WITH_EXPONENT and routing.exponent is not None:
+        yield "exponent", f"is of no effect with `kind: {routing.kind}`; remove it"
+    if routing.kind == "recorded" and routing.file is None:
+        yield "kind", "is `recorded`, which needs `file`"
+    if routing.kind != "recorded" and routing.file is not None:
+        yield "file", f"is of no effect with `kind: {routing.kind}`; write `kind: recorded`"
+    if routing.kind not in WITH_SEED and routing.seed:
+        yield "seed", f"is of no effect with `kind: {routing.kind}`; remove it"
+
+
+def _of_groups(experts: ExpertsFields) -> Iterator[Finding]:
     groups, top_groups = experts.groups, experts.top_groups
     if groups is None:
         if top_groups is not None:

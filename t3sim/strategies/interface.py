@@ -200,4 +200,4 @@ def not_an_operator_of(strategy: OverlapStrategy, operator: OperatorKind) -> str
     """Say that *strategy* does not overlap *operator*, and which ones of t3sim do."""
     own = ", ".join(f"{kind} ({MEANINGS[kind]})" for kind in strategy.operators)
     names = [entry.name for entry in in_order() if operator in entry.operators]
-    return f"`{strategy.name}` is of {own}; {operator} ({MEANINGS[operator]}) takes {', '.join(names)}"
+    return f"`{strategy.name}` is of {own}; {operator} ({MEANINGS[operator]}) takes {', '.join(names) or 'none yet'}"

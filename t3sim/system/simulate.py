@@ -152,6 +152,8 @@ def operator_of(run: RunSpec, trace: TileTrace | None = None) -> Operator:
         return Operator(
             run.machine, collective.gpus, None, collective.op, collective.size, collective.algorithm,
         )  # fmt: skip
+    if workload.experts is not None:
+        raise UsageError("workload.operator: is moe, which is planned but not simulated yet")
     if trace is None:
         return _operator(run.machine, workload, run.staggered)
     return Operator(run.machine, workload.tp, trace, staggered=run.staggered, kind=workload.operator)

@@ -35,8 +35,10 @@ SUBLAYERS: tuple[str, ...] = tuple(SUBLAYER_PHASES)
 GATHERING_PHASES: dict[str, str] = {"QKV": "forward", "FC-1": "forward", "FC-2": "backward", "OP": "backward"}
 TURNED_AROUND: dict[str, str] = {"QKV": "IP", "FC-1": "FC-1", "FC-2": "FC-2", "OP": "OP"}
 
+EXPERTS = "MoE"  # the sublayer of routed experts, which is no GEMM: see ``t3sim.workload.moe``
+
 PHASES_OF: dict[OperatorKind, dict[str, str]] = {
-    "gemm-rs": SUBLAYER_PHASES, "gemm-ar": SUBLAYER_PHASES, "ag-gemm": GATHERING_PHASES,
+    "gemm-rs": SUBLAYER_PHASES, "gemm-ar": SUBLAYER_PHASES, "ag-gemm": GATHERING_PHASES, "moe": {EXPERTS: "forward"},
 }  # fmt: skip
 
 
@@ -108,15 +110,12 @@ def types_of(model: ModelSpec, sublayer: str) -> dict[str, Any]:
 
 def lacks(model: ModelSpec, sublayer: str) -> str | None:
     """Return why *model* has no such sublayer, one of ``SUBLAYERS``; None if it has."""
+    if sublayer == EXPERTS:
+        return None if model.moe is not None else "these layers have no routed experts"
     if sublayer in ("FC-1", "FC-2"):
         if "feed-forward" in model.parts:
             return None
-        experts = model.moe is not None
-        return (
-            "routed experts are not simulated, and there is no other feed-forward part"
-            if experts
-            else "these layers have none"
-        )
+        return "these layers have none" if model.moe is None else f"these layers have routed experts instead: {EXPERTS}"
     if "attention" not in model.parts:
         return f"these layers have none: {' and '.join(model.left_out) or 'no attention'}"
     if sublayer == "IP" and not model.joint_qkv:

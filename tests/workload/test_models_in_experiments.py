@@ -37,7 +37,7 @@ def test_the_gemm_of_a_group(workload: dict[str, Any], k: int) -> None:
 @pytest.mark.parametrize(
     ("workload", "key", "word"),
     [
-        ({"sublayer": "FC-2", "group": 2}, "workload.sublayer", "routed experts are not simulated"),
+        ({"sublayer": "FC-2", "group": 2}, "workload.sublayer", "routed experts instead"),
         ({"sublayer": "IP"}, "workload.sublayer", "low rank"),
         ({"sublayer": "OP", "group": 3}, "workload.group", "has 2 groups of layers"),
         ({"sublayer": "MLP"}, "workload.sublayer", "is called FC-2 here"),

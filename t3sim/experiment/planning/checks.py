@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
+from t3sim.config.experts import ExpertsSpec
 from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
 from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import too_many_gpus
@@ -20,6 +21,7 @@ from t3sim.program.operator import needs_whole_tiles
 from t3sim.strategies import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import held_of, sublayer_workloads
+from t3sim.workload.moe import gemms_of, weight_bytes
 from t3sim.workload.operands import stated_rate, wider
 from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
 
@@ -79,6 +81,8 @@ def workload_findings(
     if message := too_many_gpus(machine, n):
         yield n_key, message
     yield from _of_generation(machine, workload)
+    if workload.experts is not None:
+        yield from _of_experts(workload.experts, _kinds_of_gpus(machine))
 
 
 def _of_quantum(machine: MachineSpec, quantum: int | None) -> Findings:
@@ -142,6 +146,20 @@ def _of_generation(machine: MachineSpec, workload: WorkloadSpec) -> Findings:
     message = f"all layers take {needed} on each of {workload.tp} GPUs"
     has = f"`machine.memory.capacity` is {capacity / GIB:.1f} GiB"
     yield "workload.context", f"is {layer.context}: {message}, and {has}; {at_most}"
+
+
+def _of_experts(experts: ExpertsSpec, gpus: Sequence[tuple[str, MachineSpec]]) -> Findings:
+    """What keeps a layer of experts from running: element types that are not multiplied, a memory that is too small."""
+    for where, gpu in gpus:
+        one = gemms_of(experts, 1)[0]
+        if stated_rate(gpu.gpu.compute_unit, wider(one)) is None:
+            lacking = f"machine.gpu.compute_unit.matrix_rates.{wider(one).rate}"
+            yield "workload.experts.element", f"{where}is {experts.element}, and this machine has no `{lacking}`"
+        held, capacity = weight_bytes(experts), gpu.memory.capacity
+        if capacity is not None and held > capacity:
+            needed = f"{held / GIB:.1f} GiB of weights on each GPU"
+            has = f"`machine.memory.capacity` is {capacity / GIB:.1f} GiB"
+            yield "workload.experts.ep", f"{where}is {experts.ep}: {needed}, and {has}"
 
 
 def _of_collective(collective: CollectiveSpec, strategy: OverlapStrategy | None) -> Findings:

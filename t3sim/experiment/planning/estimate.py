@@ -95,6 +95,10 @@ def least_seconds(run: RunSpec) -> float:
         workload = part.workload
         if workload.collective is not None:
             size, n = workload.collective.size, workload.collective.gpus
+        elif workload.experts is not None:
+            experts = workload.experts
+            rows, n = experts.tokens_per_gpu * experts.top_k, experts.gpus
+            size = rows * experts.hidden * ELEMENT_BYTES * n
         else:
             assert workload.gemm is not None
             size, n = moved_bytes(workload.gemm, workload.operator), workload.tp

@@ -17,13 +17,13 @@ import math
 import os
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
 from t3sim.config.machine import MachineSpec
@@ -367,6 +367,10 @@ class _Planner:
             source = TRACED if workload.trace else f"{workload.model} {workload.sublayer} on {workload.tp} GPUs"
             at = tree.value["workload"].position
             own |= {f"workload.gemm.{name}": Node(value, at, None, "derived", source) for name, value in gemm}
+        if workload.experts is not None:
+            at, source = tree.value["workload"].position, workload.model or "default"
+            for name, value in _leaves_of(workload.experts, "workload.experts"):
+                own.setdefault(name, Node(value, at, None, "derived" if workload.model else "default", source))
         own |= resolved
         latency = format_time(shortest_latency(run.machine))
         defaults = {
@@ -404,6 +408,15 @@ class _Planner:
         if cache_key not in self.machines:
             self.machines[cache_key] = self.problems.caught(resolve_machine, node, self.folder)
         return self.machines[cache_key]
+
+
+def _leaves_of(spec: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield dotted key and value of each field of *spec* and of specs in it."""
+    for name, value in spec:
+        if isinstance(value, BaseModel):
+            yield from _leaves_of(value, f"{prefix}.{name}")
+        else:
+            yield f"{prefix}.{name}", value
 
 
 def _refusal_of(error: UsageError, provenance: Mapping[str, Node], root: Node) -> Problem:

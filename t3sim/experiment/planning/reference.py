@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from t3sim import units
 from t3sim.config.experiment import KernelLibrarySpec, ModelSpec, OperatorsSpec, TilingSpec
+from t3sim.config.experts import ExpertsFields
 from t3sim.config.machine import AtMost, UniformMachineSpec, Unit
 from t3sim.config.machine_checks import POWERS_OF_TWO
 from t3sim.config.number_lists import parse_number_list
@@ -60,6 +61,12 @@ One kernel, or a library with `operand_cost` and `kernels`; files of `configs/ke
 
 {kernel}
 
+## Experts
+
+A layer of routed experts (`workload.operator: moe`); with `workload.model`, these keys replace what the model states.
+
+{experts}
+
 ## Operators
 
 Files of `configs/operators` have these keys without `workload.operators.`.
@@ -105,6 +112,7 @@ def reference() -> str:
         policies=table(parameter_keys("arbitration", policies)),
         machine=table([*keys_of(UniformMachineSpec, "machine."), library, delay], machines, "machine."),
         kernel=table([*keys_of(TilingSpec, "tiling."), *keys_of(KernelLibrarySpec, "tiling.")], kernels, "tiling."),
+        experts=table(keys_of(ExpertsFields, "workload.experts.")),
         operators=table(keys_of(OperatorsSpec, "workload.operators."), operators, "workload.operators."),
         model=table(keys_of(ModelSpec), models),
     )

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field
 
 from t3sim.config.element_types import ElementName
 from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind, OperatorKind
+from t3sim.config.experts import ExpertsFields
 from t3sim.config.gpu_overrides import MODELS
 from t3sim.config.machine import (
     Count,
@@ -30,11 +31,12 @@ OF_A_POINT = (
 
 
 class WorkloadFile(Spec):
-    """``workload:`` exactly one of a model's sublayer or layer, a GEMM, a tile trace or a collective."""
+    """``workload:`` one of a model's sublayer or layer, a GEMM, routed experts, a tile trace or a collective."""
 
     model: str | None = Field(None, description="Model: a preset, a model file, or the `config.json` of a checkpoint.")
     sublayer: Annotated[str, AfterValidator(sublayer_spelled)] | None = Field(
-        None, description="Sublayer of the model: `OP`, `FC-2`, `FC-1`, `IP`, or `QKV` (with `ag-gemm`)."
+        None,
+        description="Sublayer of the model: `OP`, `FC-2`, `FC-1`, `IP`, `QKV` (with `ag-gemm`) or `MoE` (with `moe`).",
     )
     group: Count | None = Field(
         None,
@@ -66,18 +68,23 @@ class WorkloadFile(Spec):
         None, description="Length of one sequence. If omitted, that of the model."
     )
     tp: Annotated[int, Field(ge=1, le=MAX_TP, strict=True), Unit("GPUs")] | None = Field(
-        None, description="Tensor-parallel degree: number of GPUs that share the GEMM."
+        None, description="Number of GPUs: the tensor-parallel degree of a GEMM, `ep` x `tp` of routed experts."
     )
     gemm: GemmShape | None = Field(None, description="Shape of a bare GEMM, instead of a model.")
     operator: OperatorKind | None = Field(
         None,
-        description="Collective of a GEMM: after it (`gemm-rs`, `gemm-ar`) or before it (`ag-gemm`). If omitted, "
-        "`gemm-rs`; in `layer: generation` `gemm-ar`.",
+        description="Collective of a GEMM: after it (`gemm-rs`, `gemm-ar`) or before it (`ag-gemm`); or `moe`, a "
+        "layer of routed experts. If omitted, `gemm-rs`; in `layer: generation` `gemm-ar`; with `experts` `moe`.",
     )
     element: ElementName | None = Field(
         None,
         description="Element type of the operands of a model's GEMMs, such as `fp8`. If omitted, what its checkpoint "
         "states, or FP16 if it states none.",
+    )
+    experts: dict[str, Any] | None = Field(
+        None,
+        description="Routed experts, with the keys of the section *Experts*: a layer of its own, or on top of what the "
+        "model states.",
     )
     trace: str | None = Field(None, description="Path of a tile trace (Parquet), instead of a model.")
     collective: CollectiveSpec | None = Field(None, description="Collective without a GEMM, instead of a model.")
@@ -189,7 +196,7 @@ def experiment_schema() -> dict[str, Any]:
     """The JSON schema of an experiment file."""
     schema = ExperimentFile.model_json_schema()
     defined = schema.setdefault("$defs", {})
-    for model in (UniformMachineSpec,):
+    for model in (UniformMachineSpec, ExpertsFields):
         described = model.model_json_schema()
         defined |= {**described.pop("$defs", {}), model.__name__: described}
     machine = defined["MachineSpec"] = defined.pop(UniformMachineSpec.__name__)
@@ -199,6 +206,9 @@ def experiment_schema() -> dict[str, Any]:
     machine["properties"] |= {
         SKEW: {"type": "object", "patternProperties": {r"^gpu\[[0-9]+\]$": {"type": "string"}}},
     }
+    experts = defined[ExpertsFields.__name__]  # a model states what it can, `tp` and `tokens` the rest
+    defined["WorkloadFile"]["properties"]["experts"] = {**{k: v for k, v in experts.items() if k != "required"}}
+    del defined[ExpertsFields.__name__]
     cleaned = _without_bounds_of_texts(schema)
     assert isinstance(cleaned, dict)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cleaned, "title": "t3sim experiment"}

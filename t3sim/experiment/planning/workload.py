@@ -1,4 +1,4 @@
-"""The ``workload:`` section of a point becomes its spec: a model's sublayer or layer, a GEMM, a trace, a collective."""
+"""The ``workload:`` section of a point becomes its spec: what of a model, a GEMM, experts, a trace, a collective."""
 
 import os
 import re
@@ -22,13 +22,15 @@ from t3sim.config.resolve import resolve_operators
 from t3sim.config.trees import Problems, node_at, refusal
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError
+from t3sim.experiment.planning.experts import read_experts
 from t3sim.experiment.planning.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of, without_split
 from t3sim.workload.layer import held_of, other_operators, sublayers_of, why_no_layer
 from t3sim.workload.models import NamedModel, named_model
+from t3sim.workload.moe import gemms_of, mean_rows
 from t3sim.workload.simulated_types import in_type, on_machine
-from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, TURNED_AROUND, gemm_of, lacks, sublayer_called
+from t3sim.workload.sublayers import EXPERTS, PHASES_OF, SUBLAYERS, TURNED_AROUND, gemm_of, lacks, sublayer_called
 
 ReadTrace = tuple[Path, GemmShape, TilingSpec, int]  # where it is, and what it holds but for the tiles
 OF_A_MODEL = ("sublayer", "group", "layer", "tokens", "element")  # keys that say what of a model, and of what size
@@ -42,7 +44,7 @@ class CannotSliceError(ConfigError):
 
 
 class WorkloadReader:
-    """Reads the workloads of one experiment; the first unreadable trace is kept as ``input_error``."""
+    """Reads the workloads of one experiment; the first unreadable trace or routing is kept as ``input_error``."""
 
     def __init__(self, folder: Path, trace_root: Path | None) -> None:
         self.input_error: InputDataError | None = None
@@ -54,14 +56,18 @@ class WorkloadReader:
     def read(
         self, tree: Node, given: WorkloadFile, kernels: Kernels | None, machine: MachineSpec | None
     ) -> WorkloadSpec | None:
-        """The workload of a point, or None if its kernels or its machine have problems, or its trace.
+        """The workload of a point, or None if its kernels or its machine have problems, or its trace or routing.
 
         *machine*: what the kernels run on; of a library, those that it can hold.  Raises ``ConfigError`` with its own
         problems.
         """
         if self._source(tree, given) == "trace":
             return self._trace(tree, given)
-        parts, gemm = self._computed(tree, given, machine)
+        try:
+            parts, gemm = self._computed(tree, given, machine)
+        except InputDataError as error:  # a recorded routing
+            self.input_error = self.input_error or error
+            return None
         if kernels is None or machine is None:
             return None
         kernels = fitting_kernels(kernels, machine)
@@ -71,25 +77,38 @@ class WorkloadReader:
 
     def _source(self, tree: Node, given: WorkloadFile) -> str:
         """The key that says what is simulated, if every key has the one it needs beside it: none is ignored."""
-        sources = [name for name in ("model", "gemm", "trace", "collective") if getattr(given, name) is not None]
+        every = ("model", "gemm", "trace", "collective", "experts")
+        sources = [name for name in every if getattr(given, name) is not None]
+        if sources == ["model", "experts"]:  # of the model, with values on top
+            sources = ["model"]
         if len(sources) != 1:
             found = " and ".join(f"`{name}`" for name in sources) or "none"
-            message = f"needs exactly one of model, gemm, trace, collective; found {found}"
+            message = f"needs exactly one of model, gemm, trace, collective, experts; found {found}"
             raise refusal(tree, "workload", message, at_key=True)
         problems = Problems()
         for needed, names in (("model", OF_A_MODEL), ("layer", OF_A_LAYER)):
             for name in names if getattr(given, needed) is None else ():
+                if name == "tokens" and given.experts is not None:
+                    continue
                 if getattr(given, name) is not None:
                     problems.report(tree, f"workload.{name}", f"needs `workload.{needed}`")
         if given.sublayer is not None and given.layer is not None:
             message = "is all sublayers of a layer; remove `workload.sublayer`"
             problems.report(tree, "workload.layer", message)
+        operator = operator_of(given)
+        if given.experts is not None and operator != "moe":
+            message = f"is {operator}, but `workload.experts` is of `moe`; remove one of them"
+            problems.report(tree, "workload.operator", message)
+        if operator == "moe" and given.layer is not None:
+            problems.report(tree, "workload.layer", "is of dense sublayers; routed experts are simulated on their own")
+        if operator == "moe" and given.model is None and given.experts is None:
+            problems.report(tree, "workload.operator", "is moe, which needs `workload.model` or `workload.experts`")
         is_generation = given.layer == "generation"
         for name in OF_OTHER_LAYERS if is_generation else OF_GENERATION:
             if given.layer is not None and getattr(given, name) is not None:
                 message = f"is of no effect with `layer: {given.layer}`; remove it"
                 problems.report(tree, f"workload.{name}", message)
-        if is_generation and operator_of(given) == "ag-gemm":
+        if is_generation and operator == "ag-gemm":
             message = "is of a GEMM; `layer: generation` takes `gemm-ar`, or `gemm-rs` with sequence parallelism"
             problems.report(tree, "workload.operator", message)
         for name in ("collective", "layer"):
@@ -109,11 +128,35 @@ class WorkloadReader:
                 raise refusal(tree, "workload.tp", f"is {given.tp}, but `workload.collective.gpus` is {gpus}")
             any_shape = GemmShape(m=1, n=1, k=1)  # every workload has a tiling; here it is of no effect
             return {"tp": gpus, "collective": given.collective}, any_shape
+        if operator_of(given) == "moe":
+            return self._of_experts(tree, given, machine)
         if given.tp is None:
             raise refusal(tree, "workload", "`workload.tp` is missing: the number of GPUs", at_key=True)
         if given.gemm is not None:
             return {"tp": given.tp, "gemm": given.gemm, "operator": operator_of(given)}, given.gemm
         return self._of_model(tree, given, given.tp, machine)
+
+    def _of_experts(
+        self, tree: Node, given: WorkloadFile, machine: MachineSpec | None
+    ) -> tuple[dict[str, Any], GemmShape]:
+        """A layer of routed experts, and the GEMM of an expert with the mean number of rows."""
+        model = None
+        if given.model is not None:
+            named = self._named(node_at(tree, ("workload", "model"))[0])
+            if given.sublayer not in (None, EXPERTS):
+                raise refusal(tree, "workload.sublayer", f"is {given.sublayer}; that of moe is {EXPERTS}")
+            try:
+                model = named.with_sublayer(EXPERTS, given.group)
+            except ValueError as error:
+                raise refusal(tree, "workload.group", f"{error} groups of layers") from None
+            if given.element is not None:
+                model = in_type(model, given.element)
+            elif machine is not None:
+                model = on_machine(model, machine.gpu.compute_unit)
+        experts = read_experts(tree, given, model, self._folder)
+        name = None if model is None else model.name
+        parts = {"model": name, "sublayer": EXPERTS, "tp": experts.gpus, "operator": "moe", "experts": experts}
+        return parts, gemms_of(experts, mean_rows(experts))[0]
 
     def _of_model(
         self, tree: Node, given: WorkloadFile, tp: int, machine: MachineSpec | None
@@ -289,4 +332,8 @@ class WorkloadReader:
 
 def operator_of(given: WorkloadFile) -> OperatorKind:
     """What is done with the GEMM of a workload, or with those of its layer."""
-    return given.operator or ("gemm-ar" if given.layer == "generation" else "gemm-rs")
+    if given.operator is not None:
+        return given.operator
+    if given.experts is not None or given.sublayer == EXPERTS:
+        return "moe"
+    return "gemm-ar" if given.layer == "generation" else "gemm-rs"

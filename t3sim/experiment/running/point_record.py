@@ -10,7 +10,8 @@ from t3sim.system.simulate import SimulationResult, summed
 def record_of(result: SimulationResult) -> RunRecord:
     """Return the result row of one point (comparisons with other points are left to ``derive``)."""
     run, us = result.run, result.ticks.to_us
-    workload, gemm, layer = run.workload, run.workload.gemm, run.workload.layer
+    workload, layer = run.workload, run.workload.layer
+    m, n, k = _shape_of(workload)
     n_collective = run.strategy_params.get("collective_compute_units")
     gemm_phase, fused, split = result.phase("gemm"), result.phase("fused"), result.phase("split")
     reduce_scatter, all_gather = result.phase("reduce_scatter"), result.phase("all_gather")
@@ -40,9 +41,7 @@ def record_of(result: SimulationResult) -> RunRecord:
     return RunRecord(
         model=workload.model, sublayer=sublayer_name(workload), layer=layer.kind if layer else None,
         tp=workload.collective.gpus if workload.collective is not None else workload.tp,
-        m=gemm.m if gemm else layer.model.tokens if layer else None,
-        n=gemm.n if gemm else layer.model.hidden if layer else None,
-        k=gemm.k if gemm else None,
+        m=m, n=n, k=k,
         machine=run.machine.name, strategy=run.strategy, arbitration=policy,
         mca_threshold=_threshold_text(policy, together), mode=run.mode,
         gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
@@ -66,9 +65,21 @@ def record_of(result: SimulationResult) -> RunRecord:
     )  # fmt: skip
 
 
+def _shape_of(workload: WorkloadSpec) -> tuple[int | None, int | None, int | None]:
+    """Return the columns ``m``, ``n`` and ``k``: of a layer tokens and hidden size, of experts the width too."""
+    gemm, layer, experts = workload.gemm, workload.layer, workload.experts
+    if gemm is not None:
+        return gemm.m, gemm.n, gemm.k
+    if layer is not None:
+        return layer.model.tokens, layer.model.hidden, None
+    if experts is not None:
+        return experts.tokens_per_gpu * experts.gpus, experts.hidden, experts.local_intermediate
+    return None, None, None
+
+
 def sublayer_name(workload: WorkloadSpec) -> str | None:
     """Return how results call a sublayer: AG in front if its A is gathered, AR if its output is reduced at all GPUs."""
-    if workload.operator == "gemm-rs":
+    if workload.operator in ("gemm-rs", "moe"):
         return workload.sublayer
     operator = "AG" if workload.operator == "ag-gemm" else "AR"
     return operator if workload.sublayer is None else f"{operator} {workload.sublayer}"
