@@ -6,7 +6,6 @@
 
 BIN   := .venv/bin
 STAMP := .venv/.set-up
-NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 help:
 	@echo "make demo    simulate the T-NLG FC-2 sublayer under six configurations; results in results/t3-tnlg-fc2"
@@ -30,7 +29,7 @@ study: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m tests.harness.compiled
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --benchmark-disable tests
 
 test-deep: $(STAMP)
 	@T3SIM_DEEP=1 $(BIN)/python -m pytest -n 2 --benchmark-disable --timeout 7200 tests

@@ -69,7 +69,7 @@ FIRST = (
     "tests/sweeps/test_workers.py",
     "tests/properties/test_determinism.py",
     "tests/measure/test_measure.py",
-    "notebooks/02-own-policy.ipynb",
+    "tests/notebooks",
     "tests/faults/test_misbehaving_code.py",
     "tests/faults/test_configuration.py",
     "tests/properties/test_metamorphic.py",

@@ -11,9 +11,8 @@ import pytest
 from t3sim.analysis.compare import compared
 from t3sim.analysis.folder import read_folder
 from t3sim.config.presets import preset_names
-from t3sim.errors import ConfigError, InputDataError
-from t3sim.experiment.planning.plan import load_experiment
-from t3sim.experiment.planning.shipped import experiment_file, shipped_experiments
+from t3sim.errors import InputDataError
+from t3sim.experiment.planning.shipped import shipped_experiments
 from t3sim.strategies import overlap_strategies
 from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, point_of, write_folder
 from tests.harness.here import t3sim_here
@@ -79,13 +78,3 @@ def test_everything_that_has_a_name_is_listed(tmp_path: Path) -> None:
     assert t3sim_here("list", "policies", cwd=tmp_path).stdout.startswith("policies\n  compute_first  ")
     wrong = t3sim_here("list", "machin", cwd=tmp_path)
     assert (wrong.returncode, "did you mean `machine" in wrong.stderr) == (2, True)
-
-
-def test_an_experiment_has_a_name_unless_a_file_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert load_experiment("t3-tnlg-fc2").name == "t3-tnlg-fc2"
-    with pytest.raises(ConfigError, match=r"no such file; unknown experiment .*did you mean `t3-tnlg-fc2`"):
-        load_experiment("t3-tnlg-fc")
-    Path("t3-tnlg-fc2").write_text("name: mine\n", encoding="utf-8")
-    assert experiment_file("t3-tnlg-fc2") == Path("t3-tnlg-fc2")
-    assert experiment_file("./none") == Path("./none")

@@ -10,12 +10,11 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 
-from t3sim.analysis.bar_figures import phases_of, traffic_of
-from t3sim.analysis.bars import BarPage, _folded, group_bars
+from t3sim.analysis.bar_figures import phases_of
+from t3sim.analysis.bars import BarPage
 from t3sim.analysis.figures import FIGURES, draw_figure, figures_of
 from t3sim.analysis.folder import read_folder, result_folders
-from t3sim.analysis.strategies import is_baseline, is_limit
-from t3sim.analysis.style import PHASE_COLOURS, SPARE_COLOURS, STRATEGY_COLOURS, Drawing, strategy_colour
+from t3sim.analysis.style import PHASE_COLOURS, Drawing
 from t3sim.cli.plot import plot
 from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import RunRecord
@@ -48,19 +47,6 @@ def test_phases_add_up_to_the_time() -> None:
         assert set(phases) <= set(PHASE_COLOURS)
 
 
-def test_traffic_is_in_decimal_gigabytes() -> None:
-    assert traffic_of(row_of(SEQUENTIAL)) == {"GEMM reads": 0.5, "GEMM writes": 0.07, "RS reads": 0.13}
-
-
-def test_variants_of_a_strategy_get_bars_of_their_own() -> None:
-    mca = dataclasses.replace(T3, strategy="t3-mca", arbitration="mca")
-    variants = [dataclasses.replace(mca, mca_threshold=threshold) for threshold in ("5", "30")]
-    cases, series, bars = group_bars(map(row_of, [*variants, T3, SEQUENTIAL, T3]))
-    assert [(case.heading, case.label) for case in cases] == [("T-NLG, TP 8", "FC-2")]
-    assert series == ["sequential", "t3", "t3 (2)", "t3-mca, threshold 5", "t3-mca, threshold 30"]
-    assert len(bars) == 5
-
-
 def legend_of(*strategies: str) -> list[str]:
     """The legend of the speedups of *strategies* on two sublayers."""
     rows = [
@@ -80,25 +66,6 @@ def test_the_legend_says_what_cannot_be_run_today() -> None:
     assert legend_of("sequential", "t3", "ideal-overlap", "flux-push") == mixed
     assert legend_of("sequential", "t3", "ideal-overlap") == ["sequential", "t3", "ideal-overlap"]
     assert legend_of("sequential", "flux-push") == ["sequential", "flux-push"]
-
-
-def test_values_of_an_axis_name_the_bars() -> None:
-    mca = dataclasses.replace(T3, strategy="t3-mca", arbitration="mca", mca_threshold="5")
-    key = "arbitration.starvation_limit"
-    rows = [{**row_of(mca), key: value} for value in ("100 cycles", "none")]
-    _, series, _ = group_bars(rows, [key])
-    assert series == ["t3-mca, starvation limit 100 cycles", "t3-mca, starvation limit none"]
-
-
-def test_machines_are_told_apart_by_name_or_by_what_was_swept() -> None:
-    slower = dataclasses.replace(SEQUENTIAL, machine="t3-75")
-    cases, _, _ = group_bars(map(row_of, [SEQUENTIAL, slower]))
-    assert [case.heading for case in cases] == ["T-NLG, TP 8, t3-150", "T-NLG, TP 8, t3-75"]
-    key = "machine.link.bandwidth"
-    swept = [{**row_of(SEQUENTIAL), "machine": f"t3-150+{value}", key: value} for value in ("50 GB/s", "75 GB/s")]
-    cases, _, _ = group_bars(swept, [key])
-    headings = [case.heading for case in cases]
-    assert headings == ["T-NLG, TP 8, link bandwidth 50 GB/s", "T-NLG, TP 8, link bandwidth 75 GB/s"]
 
 
 @pytest.mark.parametrize("n_cases", cases([1, 4, 16], 1, 4))
@@ -128,24 +95,6 @@ def test_bars_carry_their_values(tmp_path: Path) -> None:
     assert {"700", "620"} <= set(texts_of(traffic))  # MB: of a few hundred, parts in GB would all be 0.06
 
 
-def test_no_phase_has_the_colour_of_a_strategy() -> None:
-    assert not {*PHASE_COLOURS.values()} & {*STRATEGY_COLOURS, *SPARE_COLOURS}
-
-
-@pytest.mark.parametrize(
-    ("name", "letters", "lines"),
-    [
-        ("t3-mca", 7, ["t3-mca"]),
-        ("ideal-rs-nmc", 7, ["ideal-", "rs-nmc"]),
-        ("t3, round_robin", 10, ["t3,", "round_", "robin"]),
-        ("t3, limit 200 cycles, age_limit", 10, ["t3,", "limit 200", "cycles,", "age_limit"]),
-        ("t3, limit 200 cycles, age_limit", 99, ["t3,", "limit 200 cycles,", "age_limit"]),
-    ],
-)
-def test_names_of_bars_are_folded_to_their_room(name: str, letters: int, lines: list[str]) -> None:
-    assert _folded(name, letters).split("\n") == lines
-
-
 def test_runtime_split_shows_sequential_points_in_time_and_in_shares(tmp_path: Path) -> None:
     results = read_folder(write_folder(tmp_path, study(2)))
     (drawing,) = draw_figure("runtime_split", results)
@@ -153,12 +102,6 @@ def test_runtime_split_shows_sequential_points_in_time_and_in_shares(tmp_path: P
     assert [patch.get_height() for patch in times.patches] == [800.0, 420.0, 380.0] * 2
     assert [patch.get_height() for patch in shares.patches] == [50.0, 26.25, 23.75] * 2
     assert shares.get_ylabel() == "share of the time (%)"
-
-
-def test_runtime_split_shows_parts_that_ran_at_the_same_time(tmp_path: Path) -> None:
-    shorter = dataclasses.replace(SEQUENTIAL, time_us=1500.0)  # than its parts, each alone
-    (drawing,) = draw_figure("runtime_split", read_folder(write_folder(tmp_path, [shorter])))
-    assert [patch.get_height() for patch in drawing.figure.axes[0].patches] == [1120.0, 380.0]
 
 
 def test_every_axis_of_every_bar_figure_is_labelled_with_its_unit(tmp_path: Path) -> None:
@@ -172,12 +115,6 @@ def test_every_axis_of_every_bar_figure_is_labelled_with_its_unit(tmp_path: Path
     ]
     assert len(labels) == 5
     assert all(label.endswith(("(×)", "(µs)", "(MB)", "(%)")) for label in labels)
-
-
-def test_more_bars_than_a_page_holds_are_refused() -> None:
-    rows = [{**row_of(SEQUENTIAL), "sublayer": f"S{i}"} for i in range(400)]
-    with pytest.raises(InputDataError, match="400 bars are more than a figure can show; the figure `sweep`"):
-        BarPage(rows, [], None, (1.0,), 2.0)
 
 
 def test_every_registered_figure_can_be_imported_and_refuses_results_without_its_data(tmp_path: Path) -> None:
@@ -218,11 +155,6 @@ def test_plot_command_draws_what_it_is_asked_for(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["runtime_split.pdf", "runtime_split.png"]
 
 
-def test_plot_help_names_every_figure() -> None:
-    text = " ".join(CliRunner().invoke(plot, ["--help"]).output.split())
-    assert [name for name in FIGURES if name not in text] == []
-
-
 def test_plot_without_traffic_says_so(tmp_path: Path) -> None:
     record = RunRecord(tp=4, machine="t3-150", strategy="sequential", mode="mirrored", time_us=10.0, rs_us=10.0)
     write_results(tmp_path, [record])
@@ -242,16 +174,6 @@ def test_plot_refuses_what_is_no_result_file(content: str | bytes | None, tmp_pa
 
 
 # reading
-
-
-def test_axes_are_the_columns_after_the_fixed_ones(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, [SEQUENTIAL, T3], {"machine.link.bandwidth": ["75 GB/s", ""]})
-    results = read_folder(folder)
-    assert results.axes == ["machine.link.bandwidth"]
-    assert [row["machine.link.bandwidth"] for row in results.rows] == ["75 GB/s", None]
-    assert {name: results.rows[0][name] for name in ("tp", "time_us", "sublayer", "layer", "fused_us")} == {
-        "tp": 8, "time_us": 1600.0, "sublayer": "FC-2", "layer": None, "fused_us": None,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -285,18 +207,3 @@ def test_result_folders_are_found_below_a_parent_in_order(tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputDataError, match=r"empty: no results: no results\.csv there or below"):
         result_folders([tmp_path / "empty"])
-
-
-def test_a_table_survives_the_way_through_the_file(tmp_path: Path) -> None:
-    write_results(tmp_path, [SEQUENTIAL, T3])
-    assert read_folder(tmp_path).rows == [row_of(SEQUENTIAL), row_of(T3)]
-
-
-def test_folders_of_earlier_versions_declare_nothing(tmp_path: Path) -> None:
-    """The baseline is known by its speedup; nothing else is guessed, whatever the names are."""
-    records = [SEQUENTIAL, T3, dataclasses.replace(T3, strategy="ideal-overlap", time_us=1200.0)]
-    results = read_folder(write_folder(tmp_path, records, strategies=None))
-    names = [row["strategy"] for row in results.rows]
-    assert [is_baseline(name) for name in names] == [True, False, False]
-    assert not any(is_limit(name) for name in names)
-    assert len({strategy_colour(name, names) for name in names}) == 3

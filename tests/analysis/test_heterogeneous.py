@@ -14,8 +14,6 @@ from t3sim.analysis.bar_figures import fused_runs
 from t3sim.analysis.figures import draw_figure
 from t3sim.analysis.folder import Results, read_folder
 from t3sim.analysis.heterogeneous import SLOW_LINK, START_SKEW, STRAGGLER, Effects, effects_of
-from t3sim.analysis.style import Drawing
-from t3sim.errors import InputDataError
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.observe.waits import Wait
 from t3sim.results.record import RunRecord
@@ -129,40 +127,6 @@ def test_without_staggering_ports_are_idle_and_one_gpu_is_last(tmp_path: Path) -
     _, _, ends, *_ = [axes for axes in drawing.figure.axes if axes.get_ylabel()]
     assert [text.get_text() for text in ends.texts] == ["0", "1"]
     assert [np.asarray(line.get_ydata()).tolist() for line in ends.lines] == [[0.0, 0.0], [0.0, 900.0]]
-
-
-def labels_of(drawing: Drawing) -> list[str]:
-    return [axes.get_ylabel() for axes in drawing.figure.axes if axes.get_ylabel()]
-
-
-@pytest.mark.parametrize("columns", [None, 1, 2])
-@pytest.mark.parametrize("name", RINGS)
-def test_every_axis_of_a_figure_has_its_unit(name: str, columns: int | None, tmp_path: Path) -> None:
-    (drawing,) = draw_figure(name, RINGS[name](tmp_path), columns)
-    assert all(label.endswith(("(×)", "(µs)", "(%)")) for label in labels_of(drawing))
-    assert len(labels_of(drawing)) == (3 if name == "staggering" else 2)
-    assert drawing.figure.get_size_inches()[0] == (3.5 if columns == 1 else 7.2)
-
-
-def test_lines_are_named_and_the_one_that_parts_them_too(tmp_path: Path) -> None:
-    (drawing,) = draw_figure("straggler", straggler(tmp_path))
-    assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == ["sequential", "t3", "y = x"]
-    left, right = drawing.figure.axes
-    assert left.get_xlabel() == "cycle of gpu[3] longer than that of the others by (%)"
-    assert [label.get_text() for label in right.get_xticklabels()] == ["1120 MHz"]
-
-
-@pytest.mark.parametrize("name", RINGS)
-def test_a_figure_refuses_what_was_swept_over_something_else(name: str, tmp_path: Path) -> None:
-    key, ring = next((other, RINGS[other]) for other in RINGS if other != name)
-    with pytest.raises(InputDataError, match=r"is drawn, found none|no finished sweep"):
-        draw_figure(name, ring(tmp_path / key))
-
-
-def test_workloads_beyond_a_page_are_refused(tmp_path: Path) -> None:
-    points = [(text, dataclasses.replace(T3, sublayer=f"S{i}")) for i in range(5) for text in ("0 us", "5 us")]
-    with pytest.raises(InputDataError, match="5 workloads are more than a figure can show"):
-        draw_figure("start_skew", ring_of(tmp_path, SKEW, points, "0 us"))
 
 
 @pytest.mark.parametrize("name", RINGS)

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from t3sim.analysis import pictures
-from t3sim.analysis.pictures import Plot, picture_of, pictures_of
-from t3sim.analysis.style import Drawing, legend_outside, mark, new_figure
+from t3sim.analysis.pictures import Plot, pictures_of
+from t3sim.analysis.style import Drawing, new_figure
 
 pytestmark = pytest.mark.usefixtures("one_is_enough")
 
@@ -68,31 +68,8 @@ def test_without_other_processes_this_one_draws_all(monkeypatch: pytest.MonkeyPa
     assert captions == ["here", "here"]
 
 
-def test_few_figures_are_not_worth_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "PER_PROCESS", 2)
-    assert {picture.caption for picture in drawn([Plot("where", where)] * 3, 8)} == {"here"}
-    captions = [picture.caption for picture in drawn([Plot("where", where)] * 4, 8)]
-    assert captions == ["here", "elsewhere"] * 2
-
-
 def test_an_error_is_raised_wherever_it_was() -> None:
     wrong = [*PLOTS]
     wrong[3] = Plot("wrong", partial(a_line, 1.0, fails=True))
     with pytest.raises(ValueError, match="nothing to draw"):
         drawn(wrong, 2)
-
-
-def test_all_kinds_have_one_layout() -> None:
-    """Where are the axes of a figure whose layout, found once more, is another one?"""
-
-    def place(kinds: list[str]) -> tuple[float, ...]:
-        figure = new_figure(2, 3.1)
-        equal, other = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
-        equal.set(aspect="equal", xlabel="measured", ylabel="simulated", xscale="log", yscale="log")
-        equal.set(xlim=(6.0, 2000.0), ylim=(6.0, 2000.0))
-        other.plot([0.1, 500.0], [-60.0, 20.0])
-        legend_outside(figure, [mark("a line", "black")])
-        picture_of(Drawing(figure, ""), kinds)
-        return tuple(equal.get_position().bounds + other.get_position().bounds)
-
-    assert place(["svg", "pdf", "png"]) == place(["svg"])

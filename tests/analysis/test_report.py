@@ -18,7 +18,7 @@ from t3sim.analysis.report import report_html, results_table
 from t3sim.cli.report import report
 from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import COLUMNS
-from tests.analysis.folders import SEQUENTIAL, STRATEGIES, T3, link_sweep, study, write_folder
+from tests.analysis.folders import SEQUENTIAL, T3, link_sweep, write_folder
 from tests.conftest import REPOSITORY
 
 VOID = {"meta", "img", "input", "br", "link"}
@@ -114,11 +114,6 @@ def test_a_takeaway_names_what_cannot_be_bought_and_what_can(tmp_path: Path) -> 
     assert takeaway(read_folder(write_folder(tmp_path / "none", [T3]))) == []
 
 
-def test_a_takeaway_of_several_cases_explains_the_worst(tmp_path: Path) -> None:
-    found = takeaway(read_folder(link_sweep(tmp_path)))
-    assert found[0].startswith("t3-mca is the fastest design in 2 of 3 cases: 1.300×.")
-
-
 def test_figures_are_embedded_with_their_size(html: str) -> None:
     (image,) = Page(html).all("img")
     assert (image["width"], image["alt"].split(":")[0]) == (
@@ -168,13 +163,6 @@ def test_the_table_shows_a_choice_and_has_everything() -> None:
     assert all(column.meaning for column in table.columns)
 
 
-def test_long_tables_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t3sim.analysis.report.MAX_ROWS", 5)
-    results = read_folder(write_folder(tmp_path, study(2, STRATEGIES[:5]), figures=["layer"]))
-    text = Page(report_html([results])).text
-    assert "The first 5 points; 5 more are in results.csv." in text
-
-
 def test_an_experiment_that_lists_an_unknown_figure_is_refused(tmp_path: Path) -> None:
     results = read_folder(write_folder(tmp_path, [SEQUENTIAL], figures=["speedups"]))
     with pytest.raises(UsageError, match="unknown figure `speedups`; did you mean `speedup`"):
@@ -199,14 +187,6 @@ def test_a_lead_within_a_tie_is_no_lead(tmp_path: Path) -> None:
     near = dataclasses.replace(T3, strategy="t3-mca", time_us=1299.5)
     results = read_folder(write_folder(tmp_path, [SEQUENTIAL, T3, near]))
     assert list(leaders_of(results).values()) == [["t3", "t3-mca"]]
-
-
-@pytest.mark.parametrize("keys", [["machine.gpu.tracker.n_sets"], []])
-def test_an_axis_that_changes_nothing_is_named(keys: list[str], tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, [SEQUENTIAL, T3])
-    (folder / "manifest.json").write_text(json.dumps({"axes_without_effect": keys}), encoding="utf-8")
-    noted = "machine.gpu.tracker.n_sets was swept but changed nothing." in Page(report_html([read_folder(folder)])).text
-    assert noted == bool(keys)
 
 
 # the command
@@ -245,14 +225,6 @@ def test_published_targets_come_with_t3sim(tmp_path: Path, monkeypatch: pytest.M
     assert len(rows) == (REPOSITORY / "validation" / "targets.yaml").read_text(encoding="utf-8").count("- id: ")
 
 
-def test_report_goes_where_it_is_told_and_names_the_file(tmp_path: Path) -> None:
-    write_folder(tmp_path / "a", [SEQUENTIAL], figures=["layer"])
-    output = tmp_path / "new" / "page.html"
-    result = CliRunner().invoke(report, [str(tmp_path / "a"), "-o", str(output)], catch_exceptions=False)
-    assert result.stdout.split() == [str(output)]
-    assert "a" in Page(output.read_text(encoding="utf-8")).text
-
-
 def test_report_without_results_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(report, [str(tmp_path)])
     assert isinstance(result.exception, InputDataError)
@@ -274,8 +246,3 @@ def test_the_index_tells_experiments_of_one_name_apart(tmp_path: Path) -> None:
         page = (tmp_path / "page.html").read_text(encoding="utf-8").partition("</nav>")[0]
         found = re.findall(r">same</a>(?: <span class=\"quiet\">(.*)</span>)?</li>", page)
         assert [text.removeprefix(f"{tmp_path}/") for text in found] == told_by
-
-
-def test_templates_are_part_of_the_package() -> None:
-    shipped = {path.name for path in (REPOSITORY / "t3sim" / "analysis" / "templates").iterdir()}
-    assert shipped == {"page.html", "page.css", "page.js", "parts.html", "report.html"}

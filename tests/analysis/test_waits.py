@@ -13,7 +13,7 @@ from t3sim.analysis.figures import draw_figure
 from t3sim.analysis.folder import read_folder
 from t3sim.analysis.report import report_html
 from t3sim.analysis.style import WAIT_COLOURS, Drawing
-from t3sim.analysis.waits import accounts_of, ranges_of
+from t3sim.analysis.waits import accounts_of
 from t3sim.errors import InputDataError
 from t3sim.observe.waits import REASONS, Wait
 from t3sim.results.waits import WAITS_CSV, PointPhase, waits_bytes
@@ -69,10 +69,6 @@ def test_several_gpus_have_rows_each_and_a_mean(tmp_path: Path) -> None:
     assert (port.n_units, port.time_us) == (1, {"working": 450.0, "DRAM": 450.0})
 
 
-def test_numbers_are_said_in_ranges() -> None:
-    assert [ranges_of(numbers) for numbers in ([3], [1, 2, 3], [1, 3, 4, 9])] == ["3", "1 to 3", "1, 3 to 4, 9"]
-
-
 def bars_of(drawing: Drawing, panel: int) -> list[tuple[str, float, float, str]]:
     """Return name of the unit, start, length and reason of each part of a panel that has a length."""
     axes = drawing.figure.axes[panel]
@@ -98,23 +94,6 @@ def test_the_figure_stacks_the_reasons_of_units_that_work(tmp_path: Path) -> Non
     assert bars_of(explicit, 0) == [
         ("compute unit", 0, 800, "working"), ("compute unit", 800, 100, "link"),
         ("link port", 0, 450, "working"), ("link port", 450, 450, "DRAM"),
-    ]  # fmt: skip
-
-
-def test_every_reason_has_a_colour_in_the_order_of_the_stack() -> None:
-    assert list(WAIT_COLOURS) == list(REASONS)
-    assert len(set(WAIT_COLOURS.values())) == len(REASONS)
-
-
-@pytest.mark.parametrize("columns", [1, 2])
-def test_the_figure_of_many_phases_is_drawn(tmp_path: Path, columns: int) -> None:
-    phases = [
-        phase_of_point(point, "gemm", [Wait("gpu[0]", "compute unit", 1, "working", point)]) for point in range(1, 9)
-    ]
-    (drawing,) = draw_figure("waits", read_folder(folder_of(tmp_path, phases)), columns)
-    assert drawing.figure.axes[7].texts[0].get_text() == "8.0"
-    assert [axes.get_title(loc="left") for axes in drawing.figure.axes][:2] == [
-        "GEMM alone, points 1", "GEMM alone, points 2",
     ]  # fmt: skip
 
 

@@ -84,35 +84,6 @@ def test_what_is_sent_holds_the_flags(protocol: str, sent: float, h200: MachineS
     assert waited == all_sent
 
 
-def test_flags_need_no_place_of_other_data(h200: MachineSpec) -> None:
-    """Do the receive buffers of all steps lie apart, flags included?"""
-    for op, size in (("all-reduce", MIB), ("all-reduce", 4 * MIB)):
-        chunk = size // 4 // h200.memory.access
-        program = ring_schedule(h200, op, 4, chunk)
-        places: set[int] = set()
-        n = 0
-        for step in program.steps:
-            if step.send_to == TO_LOCAL or not step.n_granules:
-                continue
-            stride = 2 * step.n_granules
-            places |= set(range(step.destination, step.destination + stride))
-            n += stride
-        assert len(places) == n
-        assert min(places) >= 2 * size // h200.memory.access
-
-
-def test_a_short_chunk_is_one_slice(h200: MachineSpec) -> None:
-    """Is a part of a chunk below ``least_slice`` passed on whole, and a longer one in two?"""
-    lengths = {}
-    for n_bytes in (32 * KIB, 64 * KIB):
-        granules = 24 * n_bytes // h200.memory.access
-        kernel = h200.gpu.collective_kernel.model_copy(update={"expected": None})
-        machine = h200.model_copy(update={"gpu": h200.gpu.model_copy(update={"collective_kernel": kernel})})
-        program = ring_schedule(machine, "all-gather", 2, granules)
-        lengths[n_bytes] = [step.n_granules * 64 for step in program.steps[:: program.n_channels]]
-    assert lengths == {32 * KIB: [32 * KIB, 0] * 2, 64 * KIB: [32 * KIB, 32 * KIB] * 2}
-
-
 def test_protocols_cut_chunks_in_their_own_way(h200: MachineSpec) -> None:
     """Bytes of a channel's turn and of a slice, as NCCL's buffers give them; lines of data rounded down."""
     cut = {name: channels_of(h200, name, 24) for name in ("simple", "low_latency", "low_latency_128")}  # type: ignore[arg-type]

@@ -93,21 +93,6 @@ def test_all_gather_ends_with_every_chunk_everywhere(n: int) -> None:
             assert memories[d] == {p * CHUNK: Counter({((d + p) % n, (d + p) % n): 1}) for p in range(n)}
 
 
-@pytest.mark.parametrize("n", range(1, 17))
-@pytest.mark.parametrize("kind", ["rs", "rs-nmc", "ag"])
-def test_all_chunks_but_one_move(n: int, kind: str) -> None:
-    """Are (n - 1) chunks sent, and does a device receive as many?"""
-    program = {
-        "rs": lambda: ring_reduce_scatter(n, CHUNK),
-        "rs-nmc": lambda: ring_reduce_scatter(n, CHUNK, has_near_memory=True),
-        "ag": lambda: ring_all_gather(n, CHUNK),
-    }[kind]()
-    sent = sum(step.n_granules for step in program.steps if step.send_to != TO_LOCAL)
-    assert sent == (n - 1) * CHUNK
-    memories: list[Memory] = [{p * CHUNK: Counter() for p in range(2 * n)} for _ in range(n)]
-    assert execute(program, memories, 0) == [sent] * n
-
-
 @pytest.mark.parametrize(("has_near_memory", "reads"), [(False, 2 * 8 - 1), (True, 8 - 1)])
 def test_near_memory_halves_the_reads(has_near_memory: bool, reads: int) -> None:
     """How many chunks of 8 does a device read: 1 + 2 x 7 with a final local sum, or 7 with near-memory updates?"""

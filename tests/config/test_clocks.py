@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import mean
 
-import numpy as np
 import pytest
 
 from t3lab.cli.validate import machine_of
 from t3lab.validation.tiles import efficiency_of
-from t3sim.analytic.bounds import compute_ticks
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import ConfigError
@@ -20,7 +18,6 @@ from t3sim.program.parts import gemm_part, reduce_scatter_part
 from t3sim.program.plan import Part, matrix_share
 from t3sim.registry import encoded
 from t3sim.strategies import overlap_strategies
-from t3sim.system.simulate import simulate
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import make_tile_trace, matrix_cycles
 from tests.harness.machines import machine
@@ -120,24 +117,6 @@ def test_when_gemms_begin_the_clock_falls_with_the_units_that_they_have() -> Non
     assert t3.at_operating_point("onset").at_matrix_share(1.0).gpu.compute_clock == t3.gpu.compute_clock
 
 
-def test_a_machine_whose_clock_does_not_fall_stays_as_it_is() -> None:
-    spec = machine("t3-150")
-    assert spec.at_matrix_share(0.3) is spec.at_matrix_share(1.0) is spec
-
-
-def test_on_fewer_units_with_as_many_rounds_a_gemm_is_quicker_and_the_bound_knows() -> None:
-    """133 tiles take two rounds on 132 units, and on 67, at a clock that is not lower, since they multiply as much."""
-    spec = machine("h200")
-    trace = make_tile_trace(GemmShape(m=128 * 133, n=256, k=4096), load_tiling("gemm-128x256"), 1)
-    hz = TickBase.of(spec)
-    used, _, whole = matrix_cycles(spec, trace, 132)
-    clock = spec.at_matrix_share(used / whole).gpu.compute_clock
-    assert matrix_cycles(spec, trace, 67).whole == whole
-    rate = spec.gpu.compute_unit.matrix_flops_per_cycle * spec.gpu.compute_unit.matrix_efficiency * clock
-    rounds = 2 * 2 * 128 * 256 * 4096 * hz.hz / rate
-    assert rounds < compute_ticks(spec, trace, hz) - hz.from_ps(spec.gpu.kernel_launch) < 1.1 * rounds
-
-
 def test_any_clock_that_it_falls_to_is_taken() -> None:
     """Cycles at clocks between are whole ticks, to 0.2 %."""
     spec = machine_of("h200", ["machine.gpu.operating_points.sustained.matrix_clock=1283 MHz"])
@@ -221,43 +200,6 @@ def test_a_gpu_of_its_own_has_the_clock_of_what_it_does() -> None:
     assert clocks[1] > clocks[0] == clocks[3] > clocks[2] == pytest.approx(1.32e9, rel=0.002)
 
 
-@pytest.mark.parametrize("override", ["machine.gpu[1].compute_clock=1.26 GHz", "machine.memory[1].clock=990 MHz"])
-@pytest.mark.parametrize("strategy", ["sequential", "t3"])
-def test_gpus_of_unlike_clocks_that_fall_run(strategy: str, override: str) -> None:
-    """Parts of one GPU count in the ticks of the ring."""
-    run = point(
-        strategy,
-        "mode=explicit",
-        "machine.gpu.operating_points.sustained.matrix_clock=900 MHz",
-        override,
-        shape=(256, 256, 64),
-        tp=2,
-    )
-    fast = run.model_copy(update={"machine": point(strategy, "mode=explicit", override, tp=2).machine})
-    slow_us, fast_us = (one.ticks.to_us(one.total) for one in map(simulate, (run, fast)))
-    assert slow_us > fast_us
-
-
-def test_no_design_beats_the_bound_where_the_clock_falls_by_more_than_half() -> None:
-    """Who takes more cycles may be quicker then, so the quickest number of them counts."""
-    spec = machine_of("h200", ["machine.gpu.operating_points.sustained.matrix_clock=400 MHz"])
-    trace = make_tile_trace(GemmShape(m=128 * 132, n=256, k=4096), load_tiling("gemm-128x256"), 1)
-    hz, c, lost = TickBase.of(spec), 1.98e9, 1.58e9
-    used = 2 * 128 * 256 * 4096 / 4096
-    quickest = min(w / (c - lost * used / w) for w in np.linspace(used, 4 * used, 10000))
-    assert hz.to_us(compute_ticks(spec, trace, hz)) <= 1e6 * quickest + spec.gpu.kernel_launch / 1e6 + 1
-
-
 def test_a_clock_of_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="matrix_clock"):
         machine_of("h200", ["machine.gpu.operating_points.sustained.matrix_clock=0 Hz"])
-
-
-def test_gpus_that_are_alike_have_the_clock_of_the_rank_that_uses_most() -> None:
-    spec = machine("h200")
-    half, whole = (gemms_on((0,), 128 * n).programs[0] for n in (66, 132))
-    for programs in ((half, whole), (whole, half)):
-        both = Part("gemm", "gemm", programs)
-        assert both.difference is not None
-        assert both.clocked(spec) == Part("gemm", "gemm", (whole, whole)).clocked(spec)
-    assert both.clocked(spec) != Part("gemm", "gemm", (half, half)).clocked(spec)

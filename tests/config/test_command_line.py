@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from t3sim.cli import COMMANDS, main
-from t3sim.cli._errors import message_lines, report, run_reporting_errors
-from t3sim.errors import ConfigError, EnvironmentFailure, InputDataError, ModelError, Problem, UsageError
+from t3sim.cli._errors import run_reporting_errors
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.ticks import TickBase
 from t3sim.system.layer import other_ticks
@@ -36,12 +35,6 @@ def test_help_lists_the_commands_without_importing_them():
         assert text in output
 
 
-def test_check(t3sim):
-    result = t3sim("config", "check", "good.yaml")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("good.yaml: no problems\nexperiment  e: 1 point\n")
-
-
 def test_show_prints_value_unit_origin_and_source(t3sim):
     result = t3sim("config", "show", "good.yaml", "-s", "machine.link.bandwidth=100 GB/s")
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
@@ -59,27 +52,6 @@ def test_show_as_json_and_schema(t3sim):
     assert t3sim("config", "schema").exit_code == 0
 
 
-def test_check_takes_explicit_mode_for_a_ring(t3sim, tmp_path):
-    (tmp_path / "explicit.yaml").write_text(GOOD + "mode: explicit\n")
-    assert t3sim("config", "check", "explicit.yaml").exit_code == 0
-    alone = t3sim("config", "check", "explicit.yaml", "-s", "workload.tp=1")
-    assert alone.exit_code == 2
-    assert "explicit.yaml:5:7: mode: explicit mode simulates a ring; one GPU (`workload.tp` is 1)" in alone.stderr
-
-
-def test_problems_go_to_stderr_with_code_2(t3sim):
-    result = t3sim("config", "check", "good.yaml", "-s", "strategy=t4")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "-s strategy=t4: strategy: unknown strategy `t4`; did you mean `t3`?\n"
-
-
-def test_at_most_ten_lines(t3sim, tmp_path):
-    (tmp_path / "bad.yaml").write_text(GOOD + "".join(f"k{i}: 1\n" for i in range(16)))
-    lines = t3sim("config", "check", "bad.yaml").stderr.splitlines()
-    assert len(lines) == 10
-    assert lines[-1] == "... and 7 more problems"
-
-
 def test_unknown_commands_and_options(t3sim):
     assert t3sim("list").exit_code == 0  # its module has the name of a built-in function
     assert "advise" in t3sim("--help").output
@@ -94,25 +66,6 @@ def test_debug_shows_the_traceback_anywhere(t3sim):
     assert "Traceback" not in t3sim("config", "check", "none.yaml").output
     assert "Traceback" in t3sim("config", "check", "none.yaml", "--debug").output
     assert "Traceback" in t3sim("--debug", "config", "check", "none.yaml").output
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "first_line"),
-    [
-        (ConfigError(Problem("f", 1, 2, "k", "m")), 2, "f:1:2: k: m"),
-        (UsageError("u"), 2, "t3sim: u"),
-        (InputDataError("i"), 3, "t3sim: i"),
-        (ModelError("m"), 4, "t3sim: m"),
-        (EnvironmentFailure("e"), 5, "t3sim: e"),
-        (OSError(28, "No space left on device", "out"), 5, "t3sim: out: No space left on device"),
-        (MemoryError(), 5, "t3sim: out of memory; a smaller workload or fewer workers need less"),
-        (KeyboardInterrupt(), 130, "t3sim: interrupted"),
-        (KeyError("x"), 1, "t3sim: internal error: KeyError: 'x'"),
-    ],
-)
-def test_exit_codes(capsys, error, code, first_line):
-    assert report(error) == code
-    assert capsys.readouterr().err.splitlines()[0] == first_line
 
 
 def test_an_interrupted_run_says_that_it_goes_on(capsys):
@@ -133,10 +86,6 @@ def test_an_axis_is_shown_as_it_is_written(t3sim, tmp_path):
     shown = t3sim("config", "check", str(tmp_path / "x.yaml")).output
     assert "axis        strategy: t3, {name: cu-split, collective_compute_units: 1}" in shown
     assert max(map(len, shown.splitlines()[1:])) <= 80
-
-
-def test_a_message_cannot_steer_the_terminal():
-    assert message_lines(UsageError("a\x1b[2Jb")) == ["t3sim: a\\x1b[2Jb"]
 
 
 def test_a_closed_pipe_is_quiet():

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from t3sim.cli import main
 from t3sim.config.experiment import KernelLibrarySpec, WorkloadSpec
-from t3sim.config.presets import load_kernels, load_tiling, preset_names
+from t3sim.config.presets import load_kernels
 from t3sim.config.resolve import resolve_kernels, resolve_machine
 from t3sim.config.yaml_loader import Node, Position, load_yaml_text
-from t3sim.errors import ConfigError, UsageError
+from t3sim.errors import ConfigError
 from t3sim.experiment.planning.checks import tiling_findings
 from t3sim.experiment.planning.plan import Experiment, load_experiment
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
@@ -44,11 +44,6 @@ def file(tmp_path: Path) -> Path:
 
 def tiles(experiment: Experiment) -> list[tuple[int, int]]:
     return [point.workload.tiling.workgroup_tile for point in experiment.points]
-
-
-def libraries() -> list[KernelLibrarySpec]:
-    found = [load_kernels(name) for name in preset_names("kernel")]
-    return [one for one in found if isinstance(one, KernelLibrarySpec)]
 
 
 def test_a_point_has_the_kernel_of_its_shape(file: Path) -> None:
@@ -87,11 +82,6 @@ def test_what_every_kernel_has_is_said_once_and_a_kernel_may_say_otherwise(
     library = point.workload.kernels
     assert library is not None
     assert {n: (library.kernels[n].cluster, library.kernels[n].own_tiles) for n in expected} == expected
-
-
-def test_a_sweep_chooses_for_each_point(file: Path) -> None:
-    experiment = load_experiment(file, ("sweep.grid.workload.tokens=[256, 8192]",))
-    assert tiles(experiment) == [(96, 128), (160, 256)]
 
 
 def test_a_kernel_named_and_the_same_one_chosen_are_two_points(file: Path) -> None:
@@ -140,11 +130,6 @@ def test_a_library_of_the_user(file: Path) -> None:
     assert tiles(load_experiment(file, (f"tiling={inline}", "tiling.operand_cost=1", LARGE))) == [(64, 64)]
 
 
-def test_a_collective_alone_takes_any(file: Path) -> None:
-    [point] = load_experiment(file, ("workload={collective: {op: all-gather, size: 1 MiB, gpus: 4}}",)).points
-    assert point.workload.collective is not None
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -170,23 +155,6 @@ def test_what_is_refused(file: Path, override: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_a_library_without_kernels_is_refused(file: Path) -> None:
-    (file.parent / "own.yaml").write_text("operand_cost: 16\nkernels: {}\n")
-    with pytest.raises(ConfigError, match=r"own.yaml:2:10: tiling.kernels: found 0 values, 1 are needed"):
-        load_experiment(file, ("tiling=own.yaml",))
-
-
-def test_problems_of_the_machine_and_the_workload_are_reported_together(file: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_experiment(file, ("machine=h201", "workload.sublayer=FC-3"))
-    assert [problem.key for problem in error.value.problems] == ["machine", "workload.sublayer"]
-
-
-def test_where_one_kernel_is_needed_a_library_is_refused() -> None:
-    with pytest.raises(UsageError, match="tiling cublas-hopper is a library of kernels; one kernel is needed here"):
-        load_tiling("cublas-hopper")
-
-
 @pytest.mark.parametrize(
     ("name", "machine", "n_kernels"), [("cublas-hopper", "h200", 26), ("cublas-ampere", "a100", 7)]
 )
@@ -197,13 +165,6 @@ def test_every_kernel_of_a_shipped_library_runs_on_its_machine(name: str, machin
     for tiling in library.kernels.values():
         check_tiling(tiling)
         assert tiling_findings(tiling, spec) == []
-
-
-def test_kernels_are_called_by_their_tiles() -> None:
-    for library in libraries():
-        for name, tiling in library.kernels.items():
-            rows, columns = tiling.workgroup_tile
-            assert name == f"{rows}x{columns}"
 
 
 @pytest.mark.parametrize(
@@ -274,12 +235,3 @@ def test_a_machine_that_names_no_library_is_refused(named: str, message: str, fi
     with pytest.raises(ConfigError, match=message) as refused:
         resolve_machine(Node(str(own), Position("")), Path())
     assert "machine.yaml:2:10" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "override", ["machine.kernels=cublas-ampere", "machine={preset: h200, kernels: cublas-ampere}"]
-)
-def test_an_experiment_names_its_kernels_itself(override: str, file: Path) -> None:
-    """What only machine files say is refused elsewhere, not ignored."""
-    with pytest.raises(ConfigError, match=r"machine.kernels: belongs in a file of a machine.* here `tiling`"):
-        load_experiment(file, [override])

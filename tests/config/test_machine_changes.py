@@ -35,15 +35,6 @@ def test_a_changed_machine_is_described_by_its_own_figures(check: object) -> Non
     assert "1 TB/s HBM2" not in said
 
 
-def test_a_preset_keeps_its_description(check: object) -> None:
-    assert "1 TB/s HBM2" in check("t3-150")[1]  # type: ignore[operator]
-
-
-def test_a_file_without_a_description_has_figures(check: object) -> None:
-    Path("pcie.yaml").write_text("preset: h100\nname: h100-pcie\nlink: {bandwidth: 25 GB/s, latency: 2 us}\n")
-    assert "h100-pcie: changed from h100: 132 compute units" in check("pcie.yaml")[1]  # type: ignore[operator]
-
-
 @pytest.mark.parametrize(
     ("memory", "is_noted"),
     [("clock: 1.6 GHz", True), ("clock: 1.6 GHz, timing: {nRCDRD: 23}", False), ("stream_queue_entries: 64", False)],

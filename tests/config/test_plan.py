@@ -1,6 +1,5 @@
 """Experiment files: points, overrides, and the messages for bad ones."""
 
-import pickle
 import re
 
 import pytest
@@ -43,13 +42,6 @@ def test_shipped_experiments(repository):
         assert (experiment.name, len(experiment.points)) == (name, n_points)
 
 
-def test_the_main_job(repository):
-    run = load_experiment(repository / "experiments/t3-tnlg-fc2/experiment.yaml").points[0]
-    assert (run.workload.gemm.m, run.workload.gemm.n, run.workload.gemm.k) == (8192, 4256, 2128)
-    assert run.workload.tiling.workgroup_tile == (256, 128)
-    assert pickle.loads(pickle.dumps(run)) == run
-
-
 def test_points_come_in_file_order_with_the_last_axis_fastest(plan):
     experiment = plan(BASE + "sweep: {grid: {workload.tp: [8, 16], strategy: [t3-mca, sequential]}}")
     assert [(p.workload.tp, p.strategy) for p in experiment.points] == [
@@ -61,9 +53,6 @@ def test_points_come_in_file_order_with_the_last_axis_fastest(plan):
 
 
 class TestOverrides:
-    def test_the_last_one_wins(self, plan):
-        assert plan(BASE, "workload.tp=16", "workload.tp=4").points[0].workload.tp == 4
-
     def test_a_swept_key_is_pinned(self, plan):
         experiment = plan(BASE + "sweep: {grid: {workload.tp: [8, 16], strategy: [t3, t3-mca]}}", "workload.tp=4")
         assert [(p.workload.tp, p.strategy) for p in experiment.points] == [(4, "t3"), (4, "t3-mca")]
@@ -138,9 +127,6 @@ class TestArbitration:
         nested = plan(BASE, "strategy=t3-mca", "arbitration={policy: mca, params: {threshold: 10}}").points[0]
         assert nested.arbitration.params == {"threshold": 10}
 
-    def test_another_policy_is_that_of_t3(self, plan):
-        assert plan(BASE, "arbitration=compute_first").points[0].arbitration.policy == "compute_first"
-
     def test_points_that_come_out_equal_are_kept_once(self, plan):
         experiment = plan(
             BASE + "arbitration: {policy: mca}\n"
@@ -169,14 +155,6 @@ class TestArbitration:
     )
     def test_bad_blocks(self, problems, block, expected):
         assert any(expected in line for line in problems(BASE + f"arbitration: {block}\n"))
-
-    def test_threshold_above_the_queue(self, problems):
-        assert problems(BASE, "strategy=t3-mca", "arbitration={policy: mca, threshold: 65}") == [
-            (
-                "-s arbitration={policy: mca, threshold: 65}: arbitration.threshold: is 65, must be at most "
-                "`machine.memory.queue.entries`, 64 (or auto or none)"
-            )
-        ]
 
     def test_a_policy_of_the_user(self, plan, problems, tmp_path):
         (tmp_path / "mine.py").write_text(
@@ -256,23 +234,6 @@ def test_a_default_may_be_more_than_a_machine_has(plan, problems):
     assert len(plan(tiny, "strategy.communication_units=3").points) == 1
 
 
-class TestTraces:
-    def test_replayed(self, plan, tmp_path):
-        from t3sim.workload.tiling import make_tile_trace
-        from t3sim.workload.trace_file import write_trace
-
-        generated = plan().points[0].workload
-        write_trace(tmp_path / "x.parquet", make_tile_trace(generated.gemm, generated.tiling, 8), "a test")
-        workload = plan(BASE, "workload={trace: x.parquet}").points[0].workload
-        assert (workload.gemm, workload.tiling, workload.tp) == (generated.gemm, generated.tiling, 8)
-        assert workload.trace == str(tmp_path / "x.parquet")
-
-    def test_shape_comes_from_the_trace(self, problems, tmp_path):
-        assert problems(BASE, "workload={trace: x.parquet}", "tiling.k_slice=32") == [
-            "-s tiling.k_slice=32: tiling: a trace brings its own tiling; remove `tiling`"
-        ]
-
-
 UNFUSED = "workload.attention=unfused"
 
 
@@ -310,22 +271,6 @@ class TestLayers:
             layer = plan(self.LAYER, f"workload.operators={given}").points[0].workload.layer
             assert layer.operators.model_dump() == dict.fromkeys(names, expected)
 
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ("workload.operators=rooflin", "unknown operators `rooflin`; did you mean `roofline`"),
-            ("workload.operators.norm=1.5", "workload.operators.norm: found `1.5`, must be at most 1.0"),
-            ("workload.operators.nrm=0.5", "unknown key `nrm`"),
-        ],
-    )
-    def test_shares_that_are_refused(self, plan, given, message):
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            plan(self.LAYER, given)
-
-    def test_shares_are_of_a_layer(self, plan):
-        with pytest.raises(ConfigError, match=r"workload.operators: needs `workload.layer`"):
-            plan(BASE, "workload.operators=roofline")
-
     def test_a_hugging_face_config(self, plan, tmp_path):
         (tmp_path / "llama").mkdir()
         config = tmp_path / "llama" / "config.json"
@@ -356,14 +301,6 @@ class TestLayers:
 
 
 class TestParametersOfAStrategy:
-    def test_only_cu_split_has_compute_units(self, plan):
-        text = BASE + "sweep: {grid: {strategy: [sequential, {name: cu-split, collective_compute_units: 8}]}}"
-        experiment = plan(text)
-        assert [p.strategy_params for p in experiment.points] == [{}, {"collective_compute_units": 8}]
-        key = "strategy.collective_compute_units"
-        assert [p[key].plain() if key in p else None for p in experiment.provenance] == [None, 8]
-        assert [p["strategy"].plain() for p in experiment.provenance] == ["sequential", "cu-split"]
-
     def test_points_that_do_not_depend_on_them_are_kept_once(self, plan):
         text = BASE + "sweep: {grid: {strategy.collective_compute_units: [8, 16], strategy: [sequential, cu-split]}}"
         experiment = plan(text)
@@ -373,10 +310,6 @@ class TestParametersOfAStrategy:
             ("cu-split", {"collective_compute_units": 16}),
         ]
         assert experiment.n_duplicates == 1
-
-    def test_an_override_sets_one(self, plan):
-        points = plan(BASE, "strategy=cu-split", "strategy.collective_compute_units=16").points
-        assert points[0].strategy_params == {"collective_compute_units": 16}
 
     def test_a_pinned_strategy_does_not_make_them_unused(self, plan):
         text = BASE + "sweep: {grid: {strategy: [sequential, {name: cu-split, collective_compute_units: 8}]}}"
@@ -407,13 +340,6 @@ class TestParametersWithoutAPolicy:
             ("round_robin", {}),
             ("mca", {"threshold": 10}),
         ]
-
-    def test_may_stand_in_the_file(self, plan):
-        point = plan(BASE + "arbitration: {threshold: none, starvation_limit: 5 cycles}\n", "strategy=t3-mca").points[0]
-        assert (point.arbitration.policy, point.arbitration.params) == (
-            "mca",
-            {"threshold": "none", "starvation_limit": 5},
-        )
 
     def test_that_no_strategy_uses_are_refused(self, problems):
         (line,) = problems(BASE, "arbitration.threshold=10")

@@ -47,22 +47,6 @@ def test_a_machine_of_parts_needs_a_name():
     assert messages(f"{{{parts}}}") == [("name", "is missing")]
 
 
-def test_all_problems_of_a_machine_at_once():
-    found = messages(
-        "{preset: t3-150, linkk: 1, link: {bandwidth: 150, latency: 3 GB/s}, "
-        "gpu: {n_compute_units: 1.5, l2: {n_banks: -64, capacty: 8 MiB}}, memory: {queue: {kind: splitt}}}"
-    )
-    assert sorted(found) == [
-        ("gpu.l2.capacty", "unknown key `capacty` under `gpu.l2`; did you mean `capacity`?"),
-        ("gpu.l2.n_banks", "found `-64`, must be above 0"),
-        ("gpu.n_compute_units", "found `1.5`, a whole number is needed"),
-        ("link.bandwidth", "150 has no unit; did you mean `150 GB/s`?"),
-        ("link.latency", "`3 GB/s` is a bandwidth, here a time is needed, like `500 ns`"),
-        ("linkk", "unknown key `linkk`; did you mean `link`?"),
-        ("memory.queue.kind", "found `splitt`; allowed: unified, split; did you mean `split`?"),
-    ]
-
-
 CROSS_FIELD = [
     ("gpu: {n_compute_units: 1000000000000}", "gpu.n_compute_units", "4096"),
     ("gpu: {l2: {n_banks: 16}}", "gpu.l2.n_banks", "`memory.n_channels`"),
@@ -123,12 +107,6 @@ CROSS_FIELD = [
 @pytest.mark.parametrize(("text", "key", "expected"), CROSS_FIELD)
 def test_checks_across_fields(text, key, expected):
     assert any(place == key and expected in message for place, message in messages(f"{{preset: t3-150, {text}}}"))
-
-
-def test_a_check_across_fields_names_the_place():
-    with pytest.raises(ConfigError) as error:
-        machine("{preset: t3-150, memory: {row: 32 KiB}}")
-    assert str(error.value).startswith("e.yaml:1:41: machine.memory.row: is 32 KiB, must be")
 
 
 LEGAL_EDGES = [

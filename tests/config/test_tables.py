@@ -56,11 +56,6 @@ def test_what_all_points_share_is_said_once() -> None:
     assert any("75GB/s" in line for line in results_lines([SEQUENTIAL, T3, other]))
 
 
-def test_headings_are_as_short_as_they_can_be_told_apart() -> None:
-    records = [dataclasses.replace(T3, axes={"a.b.size": i, "a.c.size": i, "a.b.kind": i}) for i in "12"]
-    assert list(points_in_words(records)[1]) == ["b.size", "c.size", "kind", "strategy"]
-
-
 def test_rows_of_a_case_are_next_to_each_other_and_only_what_is_swept_has_a_column() -> None:
     sweep = [
         dataclasses.replace(

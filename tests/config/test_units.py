@@ -96,24 +96,11 @@ def test_any_text_is_a_number_in_range_or_a_message(text, pair):
         assert 0 <= value < units.LIMIT
 
 
-@pytest.mark.parametrize(("text", "value"), [("16 MiB", 16 << 20), ("1536 B", 1536), ("1 B", 1), ("0 B", 0)])
-def test_shortest_text(text, value):
-    assert units.format_bytes(value) == text
-
-
 def test_base_units_are_accepted_only_when_a_spec_is_read_again():
     with units.base_units():
         assert units.parse_time(500_000) == 500_000
     with pytest.raises(ValueError, match="has no unit"):
         units.parse_time(500_000)
-
-
-def test_word_instead_of_a_capacity():
-    parse = units.parse_bytes_or_word("chunk")
-    assert parse("chunk") == "chunk"
-    assert parse("1 MiB") == 1 << 20
-    with pytest.raises(ValueError, match=r"the word `chunk` is allowed too"):
-        parse("chunks")
 
 
 def test_a_value_is_shown_in_the_unit_of_what_parsed_it():

@@ -3,13 +3,6 @@
 import pytest
 
 from t3sim.config.yaml_loader import load_yaml_text
-from t3sim.errors import ConfigError
-
-
-def message(text, name="f.yaml"):
-    with pytest.raises(ConfigError) as error:
-        load_yaml_text(text, name)
-    return str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -50,10 +43,3 @@ def test_positions_of_keys_and_values():
     assert str(b.key_position) == "f.yaml:2:3"
     assert str(b.position) == "f.yaml:2:6"
     assert str(b.value[1].position) == "f.yaml:3:4"
-
-
-def test_all_bad_numbers_and_duplicates_at_once():
-    assert message("a: 1\nb: 017\na: 2\n") == (
-        "f.yaml:2:4: b: `017` has a leading zero: YAML 1.1 would read it as octal, 15; write it in decimal or in quotes"
-        "\nf.yaml:3:1: a: duplicate key; the first is at 1:1"
-    )

@@ -15,11 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from t3lab.report.validation import read_validation
-from t3sim.checks.dram.rules import RULES
 from t3sim.cli import main
 from t3sim.errors import home_of, is_of_a_user
 from t3sim.experiment.planning.plan import load_experiment
-from t3sim.observe.waits import REASONS
 from t3sim.program.parts import reduce_scatter_part
 from t3sim.strategies import in_order
 from tests.analysis.folders import SEQUENTIAL, T3, write_folder
@@ -181,14 +179,6 @@ def test_shown_messages_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert result.output.strip().splitlines() == shown.strip().splitlines()[1:]
 
 
-def test_policies_of_the_tutorial_on_the_tiny_machine(rows_of_examples: dict[str, list[dict[str, str]]]) -> None:
-    """Three cells of a table that `test_tables_of_the_readme` compares as a whole, in seconds."""
-    shown = next(row for name, row in generated_table(USERS / "tutorial.md", "policy").items() if "t3-tiny" in name)
-    fused = {row["arbitration"]: row["fused_us"] for row in rows_of_examples["age_limit"] if row["fused_us"]}
-    simulated = [f"{float(fused[name]):.1f}" for name in ("round_robin", "age_limit", "mca")]
-    assert simulated == [shown[0], shown[1], shown[-1]], REFRESH
-
-
 def test_readme_reduce_scatter_of_the_demo() -> None:
     """One cell of a table that `test_tables_of_the_readme` compares as a whole, in two seconds."""
     shown = generated_table(REPOSITORY / "README.md", "demo")
@@ -206,19 +196,6 @@ def test_tables_of_the_readme() -> None:
         [sys.executable, "docs/refresh.py", "--check"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.stderr}\n{REFRESH}"
-
-
-def test_model_defines_every_reason_to_wait() -> None:
-    text = (REPOSITORY / "docs" / "model.md").read_text(encoding="utf-8")
-    body = text.split("<!-- begin reasons -->\n")[1].split("\n<!-- end reasons -->")[0]
-    assert body.splitlines()[2:] == [f"| {name} | {meaning} |" for name, meaning in REASONS.items()]
-
-
-def test_trust_lists_the_rules_of_the_dram_checker() -> None:
-    """One line for each rule, with what it demands and why it is absent if it is."""
-    text = (REPOSITORY / "validation" / "TRUST.md").read_text(encoding="utf-8")
-    body = text.split("<!-- begin rules -->\n")[1].split("\n<!-- end rules -->")[0]
-    assert body.splitlines() == [f"| {rule.id} | {rule.meaning} | {rule.absent or 'checked'} |" for rule in RULES]
 
 
 class TestStrategies:
@@ -247,16 +224,6 @@ def test_tour_names_functions_of_the_linked_files() -> None:
     stops = re.findall(r"\]\(([^)]+\.py)\), `(\w+)`", page.read_text(encoding="utf-8"))
     assert len(stops) >= 12
     assert [(file, name) for file, name in stops if f"def {name}(" not in (page.parent / file).read_text()] == []
-
-
-def test_pages_stay_short() -> None:
-    decisions = sorted((REPOSITORY / "docs" / "adr").glob("0*.md"))
-    assert len(decisions) <= 20
-    limits = dict.fromkeys(decisions, 2048)
-    limits |= {REPOSITORY / "README.md": 8192, REPOSITORY / "validation" / "DEVIATIONS.md": 15 << 10}
-    limits |= {REPOSITORY / "validation" / "TRUST.md": 6 << 10, REPOSITORY / "validation" / "CALIBRATION.md": 4 << 10}
-    assert {path.name: path.stat().st_size for path, limit in limits.items() if path.stat().st_size > limit} == {}
-    assert len((REPOSITORY / "docs" / "accuracy.md").read_text(encoding="utf-8").splitlines()) <= 80
 
 
 def test_accuracy_table_gives_held_out_points_apart(tmp_path: Path) -> None:

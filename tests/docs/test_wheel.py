@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,6 @@ TRAVELLING = (
     "t3sim/py.typed",
 )
 COMPANIONS = ("t3lab", "t3study")
-OF_THEIRS = tuple(f"{name}/**/*.{ending}" for name in COMPANIONS for ending in ("py", "html"))  # fmt: skip
 # What an installed t3sim finds of what it needs; run with a path to the package, in a folder of no meaning.
 QUESTIONS = """
 from pathlib import Path
@@ -103,19 +101,6 @@ def test_wheel_has_what_the_commands_look_for(wheel: Path) -> None:
     assert missing({as_in_repository(name) for name in names}) == []
     others = [name for name in names if not name.startswith(("t3sim/", "t3sim-")) or "__pycache__" in name]
     assert others == []
-
-
-def test_sdist_has_what_the_wheel_is_made_of(tmp_path: Path) -> None:
-    archive = built("sdist", tmp_path)
-    with tarfile.open(archive) as tar:
-        names = set(tar.getnames())
-    assert missing(names, archive.name.removesuffix(".tar.gz") + "/", (*TRAVELLING, *OF_THEIRS)) == []
-
-
-def test_the_wheels_of_the_companions_have_what_is_theirs(companions: list[Path]) -> None:
-    names = {name for path in companions for name in zipfile.ZipFile(path).namelist() if ".dist-info" not in name}
-    assert missing(names, patterns=OF_THEIRS) == []
-    assert [name for name in names if not name.endswith((".py", ".html"))] == []
 
 
 @pytest.mark.parametrize(

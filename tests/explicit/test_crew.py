@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -150,54 +147,6 @@ def test_the_caller_hears_what_is_raised_in_any_thread(where: str, error: BaseEx
     assert threading.active_count() == n_before
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
-def test_nobody_does_or_begins_a_turn_while_somebody_settles(n_threads: int) -> None:
-    shop, busy, settling, seen = Shop(200, behind=20), set[int](), list[int](), list[int]()
-
-    def choose(thread: int) -> int | None:
-        assert not settling
-        return shop.choose(thread)
-
-    def do(turn: int) -> int:
-        busy.add(turn)
-        time.sleep(0.0005)  # without the lock of Python
-        outcome = shop.do(turn)
-        busy.remove(turn)
-        return outcome
-
-    def take_in(turn: int, outcome: int) -> None:
-        shop.take_in(turn, outcome)
-        if turn % 7 == 0:
-            settling.append(turn)
-            crew.settle()
-            seen.append(len(busy))
-            settling.remove(turn)
-
-    crew: Crew[int, int] = Crew(n_threads, choose, do, take_in)
-    work(crew)
-    assert sorted(shop.taken_in) == list(range(200))
-    assert seen == [0] * len(range(0, 200, 7))
-
-
-@pytest.mark.parametrize("n_threads", [2, 8])
-def test_what_others_do_has_been_taken_in_when_it_has_settled(n_threads: int) -> None:
-    shop, first, meet = Shop(n_threads), list[int](), threading.Barrier(n_threads, timeout=30)
-
-    def do(turn: int) -> int:
-        meet.wait()
-        return shop.do(turn)
-
-    def take_in(turn: int, outcome: int) -> None:
-        shop.take_in(turn, outcome)
-        if len(shop.taken_in) == 1:
-            crew.settle()
-            first.append(len(shop.taken_in))
-
-    crew: Crew[int, int] = Crew(n_threads, shop.choose, do, take_in)
-    work(crew)
-    assert first == [n_threads]
-
-
 @pytest.mark.parametrize("n_threads", [1, 2, 4])
 def test_no_thread_stays_whatever_happens_to_the_caller(n_threads: int) -> None:
     """The caller leaves between two of its turns, while the others go on for ever."""
@@ -212,44 +161,3 @@ def test_no_thread_stays_whatever_happens_to_the_caller(n_threads: int) -> None:
     with pytest.raises(KeyboardInterrupt), crew.threads():
         leave(crew)
     assert [*seen, threading.active_count()] == [n_before + n_threads - 1, n_before]
-
-
-def test_nothing_is_taken_in_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn that another thread is still doing when the caller leaves."""
-    begun, over, taken_in, join = threading.Event(), threading.Event(), list[int](), threading.Thread.join
-
-    def do(turn: int) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            begun.set()
-            over.wait(30)
-
-    def join_when_over(self: threading.Thread, timeout: float | None = None) -> None:
-        over.set()
-        join(self, timeout)
-
-    def leave(crew: Crew[int, None]) -> None:
-        begun.wait(30)
-        crew.do_one()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(threading.Thread, "join", join_when_over)
-    crew: Crew[int, None] = Crew(2, lambda thread: thread, do, lambda turn, _: taken_in.append(turn))
-    with pytest.raises(KeyboardInterrupt), crew.threads():
-        leave(crew)
-    assert taken_in == [0]
-
-
-@pytest.mark.parametrize("last", [1, 2])
-def test_an_interrupt_while_threads_are_started_leaves_none(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    start, n_before = threading.Thread.start, threading.active_count()
-
-    def start_or_raise(self: threading.Thread) -> None:
-        if self.name == f"t3sim GPUs_{last}":
-            raise KeyboardInterrupt
-        start(self)
-
-    choose: Callable[[int], int | None] = nothing
-    monkeypatch.setattr(threading.Thread, "start", start_or_raise)
-    with pytest.raises(KeyboardInterrupt), Crew[int, None](3, choose, nothing, nothing).threads():
-        sys.exit("not reached")
-    assert threading.active_count() == n_before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from itertools import count
@@ -15,7 +14,6 @@ import pytest
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ModelError
 from t3sim.system.ring import RingMachine
-from t3sim.system.threads import at_most_threads, n_cores, threads_for
 from tests.conftest import cases
 from tests.harness.rings import Observed, explicit, point, reference
 
@@ -81,21 +79,6 @@ def test_what_a_gpu_raises_comes_through(n_threads: int) -> None:
     assert threading.active_count() == n_before
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("n_threads", [2, 5])
-def test_an_exit_in_a_thread_comes_through(n_threads: int) -> None:
-    """Not an error of the simulator, but whoever waits for the turn has to hear of it."""
-
-    def leaving(ring: RingMachine) -> None:
-        if len(ring.devices) > 1:
-            ring.devices[2].advance = lambda _horizon: sys.exit(7)
-
-    n_before = threading.active_count()
-    with pytest.raises(SystemExit):
-        explicit(unlike(), leaving, n_threads=n_threads)
-    assert threading.active_count() == n_before
-
-
 def failing(ring: RingMachine, d: int, window: int) -> None:
     """Let GPU *d* fail in a window."""
     device, advance = ring.devices[d], ring.devices[d].advance
@@ -140,13 +123,3 @@ def test_ctrl_c_comes_through_and_leaves_no_thread(interruptible: None, n_thread
     with pytest.raises(KeyboardInterrupt):
         explicit(unlike(), interrupting, n_threads=n_threads)
     assert threading.active_count() == n_before
-
-
-def test_threads_are_no_more_than_cores_gpus_or_what_is_allowed() -> None:
-    assert threads_for(1) == 1
-    assert threads_for(1000) == n_cores()
-    with at_most_threads(1):
-        assert threads_for(8) == 1
-    with at_most_threads(3):
-        assert [threads_for(2), threads_for(8)] == [2, 3]
-    assert threads_for(1000) == n_cores()

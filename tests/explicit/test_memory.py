@@ -80,14 +80,6 @@ def test_a_refusal_of_the_system_says_the_size(error: Exception) -> None:
         allocated(refuse, Layout())
 
 
-def test_other_failures_of_the_system_pass() -> None:
-    def refuse() -> None:
-        raise OSError(errno.EACCES, "no")
-
-    with pytest.raises(PermissionError):
-        allocated(refuse, Layout())
-
-
 def test_rings_that_have_run_give_their_memory_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only when Python next collects cycles: red if a ring keeps its crew, which refers to the ring."""
     rings: list[weakref.ref[RingMachine]] = []

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from t3sim.checks.audit import Audit
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.experiment.running.phase_digest import phase_digest
 from t3sim.experiment.running.result_folder import owned
@@ -107,14 +106,6 @@ def test_finished_phases_are_not_simulated_again(copied: Path) -> None:
     assert (copied / "results" / GPUS_CSV).read_bytes() == before
 
 
-def test_a_mirrored_result_has_no_table_of_gpus(outcome: Outcome, copied: Path) -> None:
-    assert GPUS_CSV in outcome.files
-    with pytest.warns(UserWarning, match="replaces"):
-        replaced = ran(copied, "mode=mirrored", "machine=t3-tiny", "strategy=t3")
-    assert GPUS_CSV not in replaced.files
-    assert not (copied / "results" / GPUS_CSV).exists()
-
-
 @cache
 def digests_and_times(*overrides: str) -> tuple[set[str], list[Any]]:
     """Return what phases are planned, and when the GPUs of each phase of a smaller run start and end."""
@@ -155,19 +146,6 @@ def test_all_phases_are_planned_with_those_that_they_start_from() -> None:
     assert (gather.name, gather.after) == ("all-gather", (fused.key,))
 
 
-def digest_of_the_gather(*overrides: str) -> str:
-    (gather,) = [job for job in planned(*overrides) if job.name == "all-gather"]
-    return phase_digest(gather, ())
-
-
-@pytest.mark.parametrize("override", ['machine.start_skew={"gpu[1]": 3 us}', "machine.link[2].bandwidth=5 GB/s"])
-def test_what_decides_a_phase_decides_those_after_it(override: str) -> None:
-    """Also what the later phase does not use itself, such as when the phase before it started."""
-    base = ("machine.gpu[3].compute_clock=1.26 GHz",)
-    one, again, other = (digest_of_the_gather(*overrides) for overrides in (base, base, (*base, override)))
-    assert one == again != other
-
-
 @pytest.mark.parametrize("strategy", ["sequential", "t3", "ideal-overlap"])
 def test_nothing_is_simulated_that_was_not_planned(strategy: str, tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(TEXT)
@@ -192,17 +170,6 @@ def test_a_finished_phase_whose_predecessor_is_missing_is_not_simulated_again(co
     assert {task.digest for task in Sweep(experiment, copied / "results").missing} == needed
     ran(copied)
     assert (copied / "results" / GPUS_CSV).read_bytes() == before
-
-
-def test_checks_follow_every_gpu(tmp_path: Path) -> None:
-    """Also in phases that start when others have ended."""
-    audit = Audit(has_checks=True, has_data=True)
-    ran(tmp_path, "machine.gpu[3].compute_clock=1.26 GHz", "strategy=t3", audit=audit)
-    # GEMMs: of identical GPUs, and of the slow one; rings: fused, all-gather.
-    n_gemms, n_rings, n_gpus = 2, 2, 4
-    assert audit.n_phases == n_gemms + n_rings * n_gpus
-    assert audit.n_commands > 0
-    assert audit.n_values > 0
 
 
 @pytest.mark.parametrize("phase", ["gemm", "fused"])

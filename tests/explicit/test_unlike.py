@@ -131,17 +131,3 @@ def test_without_staggering_the_same_bytes_take_another_time(strategy: str, tp: 
         assert bytes_of(together, name) == bytes_of(staggered, name)
     assert together.digests != staggered.digests
     assert together.seconds > staggered.seconds
-
-
-def test_without_staggering_gpu_0_still_begins_with_its_own_chunk() -> None:
-    run = of("sequential", "staggered=false")
-    staggered = reference(of("sequential"))
-    seen = explicit(run)
-    assert seen.phases[0].gpus[0] == staggered.phases[0].gpus[0]
-    assert seen.digests[0] == staggered.digests[0]
-
-
-@pytest.mark.parametrize("tracker", ["{n_sets: 1, entries_per_set: 8}", "{n_sets: 2, entries_per_set: 4}"])
-def test_without_staggering_a_small_tracker_is_no_deadlock(tracker: str) -> None:
-    run = of("t3", "staggered=false", f"machine.gpu.tracker={tracker}", "machine.gpu[1].compute_clock=700 MHz")
-    assert explicit(run).total > 0

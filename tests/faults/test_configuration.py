@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,8 +17,7 @@ import yaml
 
 from t3sim.config import yaml_loader
 from t3sim.config.yaml_loader import load_yaml_text
-from t3sim.experiment.planning.plan import load_experiment
-from tests.conftest import REPOSITORY, cases
+from tests.conftest import REPOSITORY
 from tests.faults.refusals import Case, case, check_refused, check_same_problems, t3sim_here
 from tests.smoke.command_line import entries
 
@@ -218,28 +215,6 @@ def test_refused_with_a_message_of_few_lines(fault: Case, folder: Path) -> None:
     assert answer.cpu_s < HANG_S
 
 
-SAMPLE = (
-    "F-A1 bad UTF-8",
-    "F-A4 octal",
-    "F-A10 python object",
-    "F-A11 merge keys of merge keys",
-    "F-A14 future version",
-)
-
-
-@pytest.mark.parametrize("fault", cases([c for c in CASES if c.id in SAMPLE], *[c for c in CASES if c.id == SAMPLE[0]]))
-def test_the_same_from_a_process_of_its_own(fault: Case, folder: Path) -> None:
-    fault.write(folder / "e.yaml")
-    before = entries(folder)
-    done = subprocess.run(
-        [sys.executable, "-m", "t3sim", "run", "e.yaml", "-o", "out"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    check_same_problems(done.stderr.splitlines(), fault.lines)
-    assert entries(folder) == before
-
-
 def test_every_row_has_its_cases() -> None:
     assert {c.row for c in [*CASES, *LONG_CASES]} == {f"F-A{i}" for i in range(1, 15)}
     names = ids([*CASES, *LONG_CASES])
@@ -405,19 +380,3 @@ class TestBombs:
         assert load_yaml_text("[" * 50 + "]" * 50, "f.yaml").value
         assert len(load_yaml_text("- &a x\n" + "- *a\n" * 1000, "f.yaml").value) == 1001
         assert len(load_yaml_text("[" + "1," * 99_999 + "]", "f.yaml").value) == 99_999
-
-    def test_long_files_read_the_same(self, monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
-        """A file too long for PyYAML's own parser goes to libyaml, which agrees on every shipped file."""
-        files = [*repository.glob("configs/*/*.yaml"), *repository.glob("experiments/*/experiment.yaml")]
-        texts = [path.read_text(encoding="utf-8") for path in files]
-        slow = [load_yaml_text(text, "f.yaml") for text in texts]
-        monkeypatch.setattr(yaml_loader, "PURE_PYTHON_CHARACTERS", 0)
-        assert [load_yaml_text(text, "f.yaml") for text in texts] == slow
-        assert len(slow) > 20
-
-
-def test_a_file_name_with_nul_from_python(folder: Path) -> None:
-    """F-A13: the command line cannot pass one on, a caller can."""
-    with pytest.raises(Exception, match="a file name cannot contain a NUL character") as error:
-        load_experiment("a\0b.yaml")
-    assert type(error.value).__name__ == "ConfigError"

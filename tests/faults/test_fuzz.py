@@ -64,13 +64,3 @@ def test_fuzz(kind: str, first: int, n_cases: int, folder: Path, tmp_path: Path)
     options = ["--seed", SEED, "--first", first, "--cases", n_cases, "--keep", tmp_path]
     assert fuzz(kind, folder, *options) == (0, "")
     assert last_case(folder) == str(first + n_cases - 1)
-
-
-def test_cases_can_be_repeated(folder: Path) -> None:
-    """Case 7 alone is case 7 of a longer run."""
-    contents = []
-    for name, first, n_cases in (("run", 0, 8), ("alone", 7, 1)):
-        (folder / name).mkdir()
-        assert fuzz("config", folder / name, "--first", first, "--cases", n_cases) == (0, "")
-        contents.append([(folder / name / "work" / file).read_bytes() for file in ("e.yaml", "overrides.json")])
-    assert contents[0] == contents[1]

@@ -7,7 +7,6 @@ and nothing of t3sim.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ import pytest
 
 from t3sim.gpu.units import _jit
 from tests.conftest import DEEP, REPOSITORY, cases
-from tests.smoke.command_line import ONE_POINT, rows_of
+from tests.smoke.command_line import ONE_POINT
 
 PROBE_SOURCE = '''"""A probe of the cache."""
 
@@ -201,29 +200,6 @@ class TestEdits:
                 seen.add(_jit.source_digest())
         assert len(seen) > 15
 
-    @pytest.mark.deep  # compiles the kernel twice
-    def test_edited_kernel_simulates_something_else(self, workshop: Workshop, tmp_path: Path) -> None:
-        """The whole loop: an update that holds its bank group for longer makes a fused run longer."""
-        (workshop.package / "t3sim/gpu/units/probe.py").unlink()
-        warm = _jit.CACHE_DIRECTORY
-        if warm is not None:
-            shutil.copytree(warm, workshop.cache / warm.name)
-        (tmp_path / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
-
-        def fused_us(output: str) -> float:
-            command = [sys.executable, "-m", "t3sim", "run", "e.yaml", "--no-figures", "-o", output]
-            done = subprocess.run(
-                command, env=workshop.environment(), cwd=tmp_path, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr
-            return float(rows_of(tmp_path / output)[0]["fused_us"])
-
-        before = fused_us("before")
-        workshop.replace(CALLEE, "return channel.nCCDWL", "return channel.nCCDWL * 8")
-        assert fused_us("edited") > before
-        workshop.replace(CALLEE, "return channel.nCCDWL * 8", "return channel.nCCDWL")
-        assert fused_us("restored") == before
-
 
 def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
@@ -266,11 +242,6 @@ class TestDamage:
         if damage is not become_a_folder:
             assert workshop.probe() == (OLD, 1, [])
 
-    def test_only_what_is_damaged_is_compiled_anew(self, workshop: Workshop) -> None:
-        callee = next(path for path in workshop.files() if "near_memory" in path.name)
-        callee.write_bytes(b"")
-        assert workshop.probe() == (OLD, 1, []), "the caller holds all it needs"
-
     def test_a_pickle_that_t3sim_did_not_write_is_never_opened(self, workshop: Workshop, tmp_path: Path) -> None:
         """Neither without a seal nor under a seal that does not match."""
         tripwire = tmp_path / "tripwire"
@@ -289,59 +260,11 @@ class TestDamage:
         pickle.loads(trap)  # canary: opening it would have been noticed
         assert tripwire.exists()
 
-    def test_exchanged_files_are_not_confused(self, workshop: Workshop) -> None:
-        """Whole files under each other's names: same signature, another function."""
-        first, second = workshop.files()
-        content = first.read_bytes()
-        first.write_bytes(second.read_bytes())
-        second.write_bytes(content)
-        assert workshop.probe() == (OLD, 0, [])
-        assert workshop.probe() == (OLD, 1, [])
-
-    def test_two_processes_find_the_damage_at_once(self, workshop: Workshop) -> None:
-        for path in workshop.files():
-            flip_a_bit(path)
-        both = workshop.probes(2)
-        assert [probed.answer for probed in both] == [OLD, OLD]
-        assert max(len(probed.warnings) for probed in both) == 1
-        assert workshop.probe() == (OLD, 1, [])
-        assert [path.name for path in workshop.cache.rglob("*.tmp")] == []
-
 
 FULL_DISK = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 """
-
-
-DIAMOND = '''"""Two forms of a caller end at the same function, which one of them never calls."""
-
-from t3sim.gpu.units._jit import kernel
-
-
-@kernel
-def low(channel, kind):
-    """Return what both could."""
-    return channel.nCCDWL * 1000 + kind * 0
-
-
-@kernel
-def middle(channel, kind, is_asked):
-    """Return what the lowest says, if it is asked."""
-    return low(channel, kind) + channel.nCCDWL if is_asked else channel.nCCDL - 6
-
-
-@kernel
-def both(channel, kind):
-    """Return a number in which all have a part."""
-    return middle(channel, kind, False) + middle(channel, kind, True)
-
-
-@kernel
-def gap(channel, kind):
-    """Return it from behind one more call."""
-    return both(channel, kind)
-'''
 
 
 class TestCallees:
@@ -354,27 +277,6 @@ class TestCallees:
         assert workshop.probe() == (OLD, 0, [])
         assert callee.stat().st_mtime_ns == written
         assert workshop.probe() == (OLD, 1, [])
-
-    def test_what_a_callee_needs_is_there_if_another_does_without(self, fresh: Workshop) -> None:
-        """Are functions linked behind all that call them, compiled now and read from the cache?"""
-        (fresh.package / "t3sim/gpu/units/probe.py").write_text(DIAMOND, encoding="utf-8")
-        assert fresh.probe() == (13_013, 0, [])
-        next(path for path in fresh.files() if "-inner-" not in path.name).unlink()
-        assert fresh.probe() == (13_013, 0, [])
-
-    def test_two_processes_that_compile_at_once_name_a_function_alike(self, fresh: Workshop, tmp_path: Path) -> None:
-        """Does a callee serve callers that another process has compiled, after compiling something else?"""
-        (fresh.package / "t3sim/gpu/units/probe.py").write_text(DIAMOND, encoding="utf-8")
-        other = Workshop(tmp_path / "other", fresh.nursery)
-        other.package = fresh.package
-        assert fresh.probe() == (13_013, 0, [])
-        assert other.probe("import numba\nnumba.njit(lambda number: number)(1.0)\n") == (13_013, 0, [])
-        for path in fresh.files():
-            if "-inner-" not in path.name:
-                path.unlink()
-            elif ".low-" in path.name:
-                path.write_bytes((other.cache / path.relative_to(fresh.cache)).read_bytes())
-        assert fresh.probe() == (13_013, 0, [])
 
 
 class TestPlaces:
@@ -419,46 +321,6 @@ class TestPlaces:
             with pytest.warns(UserWarning, match=f"no kernel cache .{tmp_path / 'shared'} can be written by others"):
                 assert _jit.cache_directory() is None
 
-    def test_new_folders_are_private_whatever_the_umask(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("T3SIM_CACHE_DIR", str(tmp_path / "a" / "b"))
-        before = os.umask(0)
-        try:
-            folder = _jit.cache_directory()
-        finally:
-            os.umask(before)
-        assert [place.stat().st_mode & 0o777 for place in (folder, *folder.parents[:2])] == [0o700] * 3
-
-    def test_an_empty_name_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The cache was put into the folder that the command was started in."""
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("T3SIM_CACHE_DIR", "")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-        assert _jit.cache_directory() == tmp_path / "own" / "t3sim" / _jit.source_digest()
-
-    @pytest.mark.parametrize("what", ["another owner", "no right to write", "no home folder"])
-    def test_folder_of_somebody_else(self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Root may write anywhere, so the system's answers are replaced."""
-        monkeypatch.setenv("T3SIM_CACHE_DIR", str(tmp_path))
-        assert _jit.cache_directory() == tmp_path / _jit.source_digest()
-        if what == "another owner":
-            user = os.geteuid()
-            monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-        elif what == "no right to write":
-            monkeypatch.setattr(os, "access", lambda *_: False)
-        else:
-            monkeypatch.delenv("T3SIM_CACHE_DIR")
-            monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-            monkeypatch.setattr(Path, "home", raise_no_home)
-        with pytest.warns(UserWarning, match="no kernel cache") as caught:
-            assert _jit.cache_directory() is None
-        assert len(caught) == 1
-
-    def test_interpreted_mode_touches_nothing(self, fresh: Workshop) -> None:
-        assert fresh.probe(T3SIM_INTERPRETED="1") == (OLD, 0, [])
-        assert not fresh.cache.exists()
-        fresh.replace(CALLEE, *EDIT)
-        assert fresh.probe(T3SIM_INTERPRETED="1") == (NEW, 0, [])
-
     def test_the_command_line_says_it_in_one_line(self, fresh: Workshop) -> None:
         fresh.cache.write_text("a file", encoding="utf-8")
         (fresh.package / "e.yaml").write_text(ONE_POINT + "arbitration: round_robin\n", encoding="utf-8")
@@ -473,10 +335,6 @@ class TestPlaces:
         assert done.returncode == 0
         assert len(done.stderr.splitlines()) == 1
         assert done.stderr.startswith("t3sim: warning: no kernel cache (")
-
-
-def raise_no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")
 
 
 POLICY = """
@@ -533,34 +391,3 @@ def test_edited_helper_of_a_policy_is_seen(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         found.append(done.stdout.split()[-1])
     assert found == ["0", "1"]
-
-
-NAME_OF_LAYOUT = """
-import sys
-from t3sim.gpu.units import _jit
-from t3sim.gpu.units.state import Layout, gpu_dtype
-import numba
-types = [numba.from_dtype(gpu_dtype(Layout(n_channels=int(n)))) for n in sys.argv[1:]]
-print([one.mangling_args for one in types])
-"""
-
-
-def names_of(*layouts: str) -> list[Any]:
-    """Return what stands for the record of a GPU with so many channels in symbols of a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", NAME_OF_LAYOUT, *layouts],
-        capture_output=True, text=True, check=True, timeout=100, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
-    found: list[Any] = ast.literal_eval(done.stdout)
-    return found
-
-
-def test_symbols_tell_layouts_apart_whichever_process_made_them() -> None:
-    """Have records of two layouts different names, and each the same one in every process?
-
-    Else a process that loads what two others kept, each for its own layout, calls one for the other, as with Numba's
-    own names, which number types as they come up.
-    """
-    (small,), (large,), both = names_of("32"), names_of("48"), names_of("48", "32")
-    assert small != large
-    assert both == [large, small]

@@ -89,10 +89,6 @@ def test_an_endless_policy_is_found_with_its_line(tmp_path: Path) -> None:
     assert "TimeoutError: it has not come back for 1 s (in `pick_stream`)" in found[2]
 
 
-def test_a_good_policy_passes(tmp_path: Path) -> None:
-    assert tried(policy_file(tmp_path, "channel.policy_scratch[7] += 1")) is None
-
-
 @pytest.mark.parametrize(
     ("body", "what"),
     [
@@ -211,17 +207,6 @@ def test_an_all_gather_beside_the_rest_is_no_part_of_the_operator() -> None:
     assert simulated("beside").operator is None
 
 
-def test_a_plan_takes_as_long_as_its_part() -> None:
-    @strategy("right")
-    def right(op: Operator, params: Params) -> Plan:
-        return Plan(gemm_part(op))
-
-    result = simulated("right")
-    gemm = result.phase("gemm")
-    assert gemm is not None
-    assert result.total == gemm.ticks
-
-
 def test_programs_of_many_ranks_are_run_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     @strategy("large")
     def large(op: Operator, params: Params) -> Plan:
@@ -254,20 +239,6 @@ def test_an_endless_strategy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(said) == 1
     assert said[0].startswith(f"{__file__}:")
     assert "strategy `slow` is in `slow` and has not come back" in said[0]
-
-
-def test_time_in_the_simulator_is_not_the_strategys(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(user_code, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(user_code, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(user_code.warnings, "warn", lambda text, **_: said.append(text))
-
-    def quick(op: Operator, params: Params) -> Plan:
-        return Plan(gemm_part(op))
-
-    strategy("quick")(quick)
-    simulated("quick", (512, 512, 256))
-    assert said == []
 
 
 ENDLESS = """

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from t3sim.errors import PluginError, code_of_a_user
-from t3sim.gpu.units.codes import NEVER
-from t3sim.registry import LARGEST, Parameter
 from tests.conftest import cases
 from tests.faults.refusals import t3sim_here
 from tests.smoke.command_line import GEMM, HEADER
@@ -252,9 +250,3 @@ def test_a_fault_on_a_worker_keeps_its_traceback(tmp_path: Path) -> None:
     there = pickle.loads(pickle.dumps(caught.value))
     assert str(there) == f"{path}:2: it: ZeroDivisionError: division by zero"
     assert "in f\n" in "".join(traceback.format_exception(there))
-
-
-def test_a_parameter_is_below_never() -> None:
-    assert Parameter(LARGEST).encode(LARGEST) == LARGEST < NEVER
-    with pytest.raises(ValueError, match="is not a whole number"):
-        Parameter(0).encode(LARGEST + 1)

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from t3sim.results.record import COLUMNS as RESULT_COLUMNS
 from t3sim.results.record import RunRecord
 from t3sim.results.writer import results_bytes
 from t3sim.workload import trace_file
@@ -35,7 +34,6 @@ from tests.faults.traces import (
     content,
     flipped,
     manifest,
-    small_trace,
     table,
     tiles,
     write_small_trace,
@@ -235,27 +233,6 @@ def test_name_of_a_trace(name: str, says: str, folder: Path) -> None:
     check_trace_refused(folder, WHERE.replace("x.parquet", name.replace(2 * "\\", "\\")), says)
 
 
-def test_name_with_nul(folder: Path) -> None:
-    """F-B2: no text of a configuration may hold one."""
-    (folder / "e.yaml").write_text(BASE.replace("x.parquet", '"x\\0.parquet"'), encoding="utf-8")
-    line = "e.yaml:3:19: workload.trace: a NUL character is not allowed"
-    check_refused(folder, ["run", "e.yaml", "-o", "out"], 2, [line])
-
-
-def test_trace_without_the_right_to_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F-B1: root may read all, so the system's answer is replaced."""
-    path_open = Path.open
-
-    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.name == "x.parquet":
-            raise PermissionError(13, "Permission denied", str(path))
-        return path_open(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    line = WHERE + "{folder}/parquet: no right to read it"
-    check_refused(folder, ["run", "e.yaml", "-o", "out"], 3, [line])
-
-
 def test_trace_root_is_the_only_root(folder: Path) -> None:
     """F-B2: named, it replaces the folder of the experiment."""
     (folder / "root").mkdir()
@@ -325,13 +302,6 @@ def test_too_many_gpus(folder: Path) -> None:
     check_refused(folder, ["run", "e.yaml", "-o", "out"], 2, [line])
 
 
-def test_origin_cannot_steer_the_terminal(folder: Path) -> None:
-    write_trace(folder / "x.parquet", small_trace(), "\x1b[2J")
-    shown = t3sim_here("trace", "show", "x.parquet").printed
-    assert "origin      \\x1b[2J" in shown
-    assert "\x1b" not in shown
-
-
 RECORD = RunRecord(tp=4, machine="t3-tiny", strategy="t3", mode="mirrored", time_us=12.5, mem_requests=7)
 
 
@@ -373,10 +343,3 @@ class TestResults:
         assert answer.errors.startswith(f"t3sim: results/results.csv{message}")
         assert len(answer.lines) == 1
         assert [path.name for path in (folder / "results").iterdir()] == ["results.csv"]
-
-    @pytest.mark.parametrize("name", ["time_us", "wall_s"])
-    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    def test_no_result_can_hold_what_no_json_can(self, name: str, value: float) -> None:
-        with pytest.raises(ValueError, match=f"{name} is {value}: results must be finite"):
-            RunRecord(tp=4, machine="m", strategy="t3", mode="mirrored", **{name: value})
-        assert name in RESULT_COLUMNS

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from t3sim.config.presets import preset_names
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.units.codes import ACT, NEVER
 from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
-from tests.harness.channel_bench import ChannelBench, Setup, commands_of
 from tests.harness.machines import machine
 from tests.harness.places import map_granules
 
@@ -134,14 +132,6 @@ class TestSpread:
         """Up to 256 KiB, does a stride of a power of two load all channels alike?"""
         assert hot_channel_share(np.arange(4096) << log2_stride) == 1.0
 
-    def test_known_limit_wide_strides_use_fewer_channels(self) -> None:
-        """The channel hash takes three times five address bits; from 512 KiB on strides begin to miss channels.
-
-        Rows of a GEMM are far shorter.  Asserted so that a better hash is noticed.
-        """
-        shares = [hot_channel_share(np.arange(4096) << log2) for log2 in (13, 14, 15, 16, 17)]
-        assert shares == [2.0, 4.0, 8.0, 16.0, 32.0]
-
     @pytest.mark.parametrize("name", preset_names("model"))
     def test_a_slice_of_k_of_the_studied_shapes_is_spread(self, name: str) -> None:
         """One slice of k over 2048 rows of an operand: is the busiest channel below 1.7 times the mean?
@@ -154,51 +144,3 @@ class TestSpread:
             for sublayer in SUBLAYERS:
                 pitch = -(-gemm_of(model, sublayer, tp).k // K_SLICE_LINES)
                 assert hot_channel_share(lines(range(2048), pitch)) < 1.7
-
-    def test_known_limit_some_pitches_meet_in_few_channels(self) -> None:
-        """Rows one unit longer (66 lines) or shorter (62) than a stripe of all channels cancel in the hash.
-
-        The rows then differ equally in the two fields that are XORed: the busiest channel gets five times
-        the mean.  No studied shape has such a pitch (k of 3905..3968 or 4161..4224).  Asserted so that a better
-        hash is noticed, and as the canary of the test above.
-        """
-        for pitch in (62, 66):
-            assert hot_channel_share(lines(range(2048), pitch)) > 4.5
-
-
-class TestActivations:
-    """Row activations per request, in one channel of t3-150 that is fed as fast as it takes."""
-
-    @staticmethod
-    def per_request(granules: NDArray[np.int64]) -> float:
-        memory = machine("t3-150").memory
-        channel, bank, row, column = mapped(granules)
-        places = ((row << 24) | (column << 16) | (bank << 8))[channel == 0]
-        arrivals = np.stack([np.zeros_like(places), np.full_like(places, NEVER)])
-        setup = Setup(memory.timing.model_dump(), capacity=memory.queue.entries)
-        log = ChannelBench(setup).run_arrays(np.stack([places, np.zeros_like(places)]), arrivals)
-        return len(commands_of(log, ACT)) / len(places)
-
-    @pytest.mark.parametrize("k", [1024, 1064, 4096, 8192])
-    def test_operands_of_a_workgroup(self, k: int) -> None:
-        """256 rows by 1024 of k, slice after slice: few rows are opened?  Measured 0.06 to 0.07; 0.1 leaves room."""
-        pitch = -(-k // K_SLICE_LINES)
-        slices = [lines(range(256), pitch) + 2 * index for index in range(min(pitch, 16))]
-        assert self.per_request(np.concatenate(slices)) < 0.1
-
-    @pytest.mark.parametrize(("k", "worst"), [(1064, 0.41), (3072, 0.39), (4096, 0.51)])
-    def test_operands_of_a_whole_stage(self, k: int, worst: float) -> None:
-        """4256 rows, one line of each per slice: never more than one activation for the two granules of a line?
-
-        Measured 0.39 (k = 1064), 0.37 (3072), 0.50 (4096: each line opens its row); bounds 5 % above.
-        """
-        pitch = -(-k // K_SLICE_LINES)
-        slices = [lines(range(4256), pitch) + 2 * index for index in range(16)]
-        assert self.per_request(np.concatenate(slices)) < worst
-
-    @pytest.mark.parametrize("n", [4096, 4256, 12288])
-    def test_output_tiles(self, n: int) -> None:
-        """Tiles of 256 rows by 256 bytes, side by side: below 0.3?  Measured 0.06, 0.16, 0.20."""
-        pitch = -(-2 * n // 128)
-        tiles = [lines(range(256), pitch, 2) + 4 * index for index in range(n // 128)]
-        assert self.per_request(np.concatenate(tiles)) < 0.3

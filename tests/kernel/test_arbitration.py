@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
-from t3sim.gpu.arbitration.mca import pick_stream as mca_pick_stream
+from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.units._jit import kernel
-from t3sim.gpu.units.codes import COMM, COMPUTE, INCOMING_WRITE, NEVER, NO_STREAM, OPERAND_READ, READ, WRITE, WRITE_BACK
+from t3sim.gpu.units.codes import COMM, COMPUTE, INCOMING_WRITE, NO_STREAM, OPERAND_READ, READ, WRITE, WRITE_BACK
 from t3sim.gpu.units.dram.memory_controller import enqueue_request, head_is_ready, next_admission_at
 from tests.conftest import REPOSITORY, cases
 from tests.harness.channel_bench import ChannelBench, Request, Setup
@@ -296,14 +295,6 @@ class TestMca:
         params = {"threshold": "auto", "starvation_limit": LIMIT}
         assert mca(comm_at=NOW, occupancy=(CAPACITY - 1, 0), params=params) == COMM
 
-    @pytest.mark.parametrize(
-        "params", [{"threshold": 0}, {"threshold": "some"}, {"starvation_limit": -1}, {"limit": 3}]
-    )
-    def test_parameters_that_are_refused(self, params: dict[str, Any]) -> None:
-        """Is a parameter that means nothing an error that names it?"""
-        with pytest.raises(ValueError, match=next(iter(params))):
-            arbitration_policies.get("mca").encode(params)
-
 
 class TestHoldingBack:
     def test_a_held_stream_is_asked_again_each_cycle(self) -> None:
@@ -312,10 +303,3 @@ class TestHoldingBack:
         blocker = Request(0, OPERAND_READ, 0, row=0)
         log = ChannelBench(setup, nRCDRD=100).run([blocker, Request(3, WRITE_BACK, 4, stream=COMM)])
         assert next(entry.at for entry in log if entry.bank == 4) == 3 + 40 + 1
-
-    def test_the_policy_is_registered_under_its_name(self) -> None:
-        """Does the registry hold what the module defines?"""
-        entry = arbitration_policies.get("mca")
-        assert isinstance(entry, ArbitrationPolicy)
-        assert entry.pick_stream is mca_pick_stream
-        assert entry.encode({"threshold": "none"}) == [NEVER, 1000]

@@ -24,6 +24,7 @@ from t3sim.program.operations import STORE, UPDATE, Gemm, Signals, Stores
 from t3sim.system.machine import leftovers
 from t3sim.system.measure import workgroup_spread
 from t3sim.workload.tiling import TileTrace
+from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.kernel.small import FOREVER, TILING, at_once, core_of, gemm_of, set_residents, trace_of
 
 LARGE_L2 = "capacity: 1 MiB, n_banks: 16, bank_queue_entries: 256"  # banks are never in the way
@@ -282,6 +283,14 @@ def how_it_ends() -> str:
 def test_room_is_promised_to_the_workgroup_that_asked() -> None:
     """Else the other of the unit may ask first, for the other channel, and so on in turns, for ever."""
     assert how_it_ends() == "ends"
+
+
+@pytest.mark.deep
+def test_room_that_the_next_in_turn_may_lose_stands_still() -> None:
+    old = "if cu.granted_channel >= 0:\n        # The access"
+    mutant = Mutant("in turn", "t3sim.gpu.units.compute.compute_unit", old, old.replace(">= 0", "< -1"))
+    outcomes = run_mutants([mutant], "tests.kernel.test_compute_unit:how_it_ends", seconds_each=100)
+    assert outcomes == {UNCHANGED: "ends", "in turn": "stands still"}
 
 
 def stored(route: str, is_update: bool) -> tuple[GpuCore, np.ndarray[Any, Any]]:

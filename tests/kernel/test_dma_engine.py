@@ -178,12 +178,6 @@ def test_read_ahead_is_never_exceeded(read_ahead: str) -> None:
     assert bench.peak_ahead == limit
 
 
-def test_read_ahead_of_a_chunk_is_one_chunk() -> None:
-    """Does ``chunk`` allow as many granules as a chunk of the output has?"""
-    bench = Bench()
-    assert bench.dma.read_ahead_granules == 256 * 192 * 2 // 64 // 4
-
-
 @pytest.mark.parametrize("bytes_per_cycle", cases([3, 5, 8, 12, 20, 64, 100], 5))
 def test_reads_are_issued_at_the_stated_rate(bytes_per_cycle: int) -> None:
     """Does the engine read bytes_per_cycle on average when nothing else holds it, and no more in any slot?"""
@@ -241,17 +235,6 @@ def test_each_command_costs_its_time_before_its_first_read(tiles_per_block: int,
     assert len(starts) == len(bench.sent_tiles) / tiles_per_block
     waits = [b - a for a, b in pairwise([0, *starts])]
     assert all(cost <= wait < cost + 2 * bench.slot for wait in waits), (cost, waits)
-
-
-def test_only_tiles_that_are_sent_arm_a_command() -> None:
-    """Does a tile of the last chunk, which stays, trigger without a command, and free its workgroup's place?"""
-    bench = Bench()
-    tile = len(bench.tables.tiles) - 2
-    n_open = int(bench.gpu.n_tiles_open)
-    bench.trigger([tile, tile + 1])
-    assert bench.ready() == []
-    assert bench.gpu.n_tiles_open == n_open - 2
-    assert bench.tables.tiles[tile].n_open == 0
 
 
 @st.composite

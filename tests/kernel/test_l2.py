@@ -385,22 +385,6 @@ def test_flush_writes_every_dirty_granule_exactly_once(seed: int) -> None:
     assert l2_slice.load_line(bench.gpu, resident, 2, 0, 10**6, 0, COMPUTE) > 0
 
 
-@pytest.mark.parametrize("seed", cases(range(3), 0))
-def test_every_stored_granule_is_written_back(seed: int) -> None:
-    """Is no store lost: is each granule written at least once and at most as often as it was stored?"""
-    bench = Bench()
-    stored = Counter[tuple[int, int]]()
-    rng = random.Random(seed)
-    for at in range(0, 40_000, 40):
-        line, granules = rng.randrange(N_LINES), rng.choice([{0}, {1}, {0, 1}])
-        if bench.store(line, granules, at) >= 0:
-            stored.update((line, granule) for granule in granules)
-        bench.take_requests()
-    bench.flush()
-    assert set(bench.written) == set(stored)
-    assert all(bench.written[granule] <= stored[granule] for granule in stored)
-
-
 @pytest.mark.parametrize(("n_partitions", "n_units", "hits"), [(1, 4, True), (2, 4, False)])
 def test_what_all_units_read_takes_room_in_each_partition(n_partitions: int, n_units: int, hits: bool) -> None:
     """Do three quarters of the L2 fit, unless units of two partitions read all of it?"""
@@ -453,14 +437,6 @@ def test_accesses_to_one_bank_are_a_bank_time_apart() -> None:
     assert bench.store(others[0], {0}, at) == unloaded + 2 * bench.twin.ticks["bank"]
     assert bench.load(elsewhere, 0, at) == unloaded
     assert bench.load(others[1], 0, at + 3 * bench.twin.ticks["bank"]) == unloaded + 3 * bench.twin.ticks["bank"]
-
-
-def test_hit_takes_the_stated_latency() -> None:
-    """Does an unloaded hit take hit_latency, request and return together?"""
-    bench = Bench()
-    bench.load(5, 0, 0)
-    bench.answer_all(0)
-    assert bench.load(5, 0, 10_000) == 10_000 + bench.core.machine.gpu.l2.hit_latency * int(bench.gpu.compute_ticks)
 
 
 def test_as_many_accesses_wait_as_the_bank_queue_holds() -> None:
@@ -548,13 +524,6 @@ def test_arrays_beyond_the_last_key_are_refused() -> None:
         UsageError, match=f"its arrays take {64 * most + 64} B; the L2 tells lines of {64 * most} B apart"
     ):
         core.load(replace(fitting, buffers=(Buffer("A", 0, most + 1),)))
-
-
-def test_dirty_granules_are_counted_per_line() -> None:
-    """Is the write-back of a victim as many requests as it has dirty granules?"""
-    tags = np.arange(16, dtype=np.int64) | 5 << l2_slice.KEY_SHIFT
-    assert [int(l2_slice.count_dirty(tag)) for tag in tags] == [mask.bit_count() for mask in range(16)]
-    assert l2_slice.count_dirty(np.int64(-1)) == 0
 
 
 def test_what_comes_back_is_counted_in_the_first_slot_that_starts_then() -> None:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,10 @@ from t3lab.cli.validate import machine_of
 from t3sim.config.limits import MOST_BANKS_OF_A_CHANNEL
 from t3sim.config.presets import preset_names
 from t3sim.gpu.assemble import capacities_of, layout_for
-from t3sim.gpu.compiled import command_beside, compiled_advance, compiling_beside, is_compiled
+from t3sim.gpu.compiled import compiled_advance, is_compiled
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import _jit
-from t3sim.gpu.units.state import CACHE_LINE, Layout, empty_gpu, gpu_dtype
+from t3sim.gpu.units.state import Layout, empty_gpu
 from tests.conftest import REPOSITORY
 from tests.kernel.small import core_of, trace_of, with_gemm
 
@@ -91,24 +90,6 @@ def test_idle_values_reach_as_far_as_a_machine_uses_its_layout() -> None:
     assert part.l2.n_free_waiters == used.n_waiters == len(set(part.l2.free_waiter[: used.n_waiters].tolist()))
 
 
-def test_what_is_as_long_as_a_cache_line_begins_with_one() -> None:
-    """Of the whole record of a GPU: at each level, and in each element of an array of records."""
-
-    def look(dtype: np.dtype[Any], at: int, name: str) -> int:
-        n = 0
-        for field, (form, offset, *_) in (dtype.fields or {}).items():
-            place, what = at + offset, f"{name}.{field}"
-            if form.itemsize >= CACHE_LINE:
-                assert place % CACHE_LINE == 0, what
-                n += 1
-            inside = look(form.base, place, what)
-            assert not inside or not form.shape or form.base.itemsize % CACHE_LINE == 0, what
-            n += inside
-        return n
-
-    assert look(gpu_dtype(Layout()), 0, "gpu") > 50
-
-
 @compiled_only
 def test_the_cache_knows_which_layouts_it_has() -> None:
     """After the first GPU of a machine its layout is compiled, and a layout that nobody used is not."""
@@ -134,32 +115,6 @@ def test_another_process_finds_a_layout_in_the_cache_without_loading_it(is_empty
         check=True, timeout=100,
     )  # fmt: skip
     assert done.stdout.split() == [str(not is_empty)]
-
-
-@compiled_only
-def test_the_process_beside_ends_well_whatever_lies_in_the_working_folder(tmp_path: Path) -> None:
-    """What it does for a layout that is compiled: nobody else would notice if it failed."""
-    compiled_advance(Layout())
-    (tmp_path / "json.py").write_text("raise SystemExit(3)\n")
-    path = os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)])
-    done = subprocess.run(
-        command_beside(Layout()), cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
-        check=False, timeout=200,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_without_room_for_another_process_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    def full(command: object, **_: object) -> None:
-        asked.append(command)
-        raise BlockingIOError
-
-    monkeypatch.setattr("t3sim.gpu.compiled.subprocess.Popen", full)
-    monkeypatch.setattr(_jit, "CACHE_DIRECTORY", Path("somewhere"))
-    with compiling_beside(Layout()):
-        assert asked == [command_beside(Layout())]
 
 
 ASK_FOR_FORMS = """

@@ -93,12 +93,6 @@ def test_departures_are_exact_over_a_hundred_thousand_granules(rate: str) -> Non
     assert port.port.busy_scaled == n * port.port.granule_cost
 
 
-def test_wire_time_at_150_gigabytes_a_second() -> None:
-    """Is 64 B at 150 GB/s 224/75 ticks of 7 GHz, kept as that fraction?"""
-    port = Port("link: {bandwidth: 150 GB/s}").port
-    assert (port.granule_cost, port.scale) == (224, 75)
-
-
 @given(
     st.sampled_from(RATES),
     st.lists(st.integers(0, 300), max_size=40),
@@ -132,39 +126,6 @@ def test_stores_and_dma_take_turns() -> None:
     assert [source for _, source, _ in port.sent()] == ["dma", "store"] * 5 + ["dma"] * 3
     assert [i for _, source, i in port.sent() if source == "store"] == list(range(5))
     assert [i for _, source, i in port.sent() if source == "dma"] == list(range(8))
-
-
-def test_a_backlog_of_dma_data_does_not_starve_stores() -> None:
-    """Does a store that comes behind 1000 waiting DMA granules leave as the next but one?"""
-    port = Port()
-    port.queue_dma([0] * 1000)
-    cost = granule_time(port.core)
-    at = int(100 * cost) + 1
-    port.transmit(at)
-    n_before = int(port.gpu.n_outbox)
-    port.queue_stores([at])
-    port.transmit()
-    assert "store" in [source for _, source, _ in port.sent()[n_before : n_before + 2]]
-
-
-def test_who_is_ready_first_goes_first() -> None:
-    """Does a granule not wait for the turn of one that is not ready yet?"""
-    port = Port()
-    port.queue_stores([0, 0, 0])
-    port.queue_dma([10_000])
-    port.transmit()
-    assert [source for _, source, _ in port.sent()] == ["store"] * 3 + ["dma"]
-
-
-def test_nothing_leaves_before_it_is_ready() -> None:
-    """Does a granule that is ready at the end of the slot wait for the next slot?"""
-    port = Port()
-    port.queue_stores([100])
-    port.transmit(100)
-    assert port.sent() == []
-    port.transmit(101)
-    cost = granule_time(port.core)
-    assert port.sent() == [(100 + -(-cost.numerator // cost.denominator), "store", 0)]
 
 
 def test_buffer_takes_what_the_data_sheet_says() -> None:

@@ -118,19 +118,6 @@ def test_messages_about_tiles_find_their_address() -> None:
     assert sorted(seen) == expected
 
 
-def test_tiles_cover_the_output_once() -> None:
-    """Are the addresses of all granules of all tiles, ragged ones too, those of the output, each once?"""
-    core = receiver()
-    tiles = core.tables.tiles
-    addresses = [
-        int(granule_address(tiles, tile, granule))
-        for tile in range(len(tiles))
-        for granule in range(int(tiles[tile].n_granules))
-    ]
-    first, pitch = output_of(core)
-    assert sorted(addresses) == [first + pitch * r + c for r in range(64 * 3) for c in range(3)]  # 84 columns: 168 B
-
-
 def check_rows(core: GpuCore) -> None:
     """The second row of every tile begins one row of the output after the first."""
     tiles = core.tables.tiles

@@ -13,24 +13,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from t3lab.measure import async_tp, device, rings, scatters
+from t3lab.measure import async_tp, scatters
 from t3lab.measure import gemm as measure_gemm
-from t3lab.measure.device import Effort, MissingHardware
-from t3lab.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
+from t3lab.measure.program import MEASURABLE, OF_PYTORCH, QUICK_CHANNELS
 from t3lab.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3lab.measurements.meshes import Lane, meshes
 from t3lab.measurements.samples import read_measurements
-from t3sim.config.presets import preset_names
-from t3sim.workload.models import named_model
-from t3sim.workload.sublayers import gemm_of
 from tests.conftest import REPOSITORY
 
 PROGRAMS = REPOSITORY / "t3lab" / "measure"
@@ -197,75 +190,9 @@ def test_samples_of_several_sessions_are_kept_together(measured: Path, tmp_path:
             assert len(all_three.samples[name]) == 3 * len(samples)
 
 
-class _Loop:
-    """A stream, and work on it: the first repetition takes longer than the others."""
-
-    def __init__(self, first_us: float, us: float) -> None:
-        self.first_us, self.us, self.now = first_us, us, 0.0
-
-    def __call__(self, i: int) -> None:
-        self.now += self.us if i else self.first_us
-
-    def record(self, _: object) -> float:
-        return self.now
-
-
-class _Lab:
-    """As much of a lab as loops on two streams need."""
-
-    effort = Effort(groups=2, group_us=100.0, warmup_us=0.0, quick=False)
-    cp = SimpleNamespace(cuda=SimpleNamespace(Event=object))
-
-    def __init__(self) -> None:
-        self.since_rest = self.longest = 0  # groups
-
-    def on(self, *_: object) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def synchronize(self) -> None:
-        pass
-
-    def rest(self) -> None:
-        self.since_rest = 0
-
-    def queued(self, streams: list[tuple[int, _Loop]], queue: Callable[[], None]) -> list[tuple[float, float]]:
-        starts = [loop.now for _, loop in streams]
-        queue()
-        self.since_rest += 1
-        self.longest = max(self.longest, self.since_rest)
-        return [(start, loop.now) for start, (_, loop) in zip(starts, streams, strict=True)]
-
-    def elapsed_us(self, start: float, end: float) -> float:
-        return end - start
-
-
-def test_of_a_loop_beside_another_one_the_first_repetition_is_not_timed() -> None:
-    timed, other = _Loop(first_us=90.0, us=20.0), _Loop(first_us=10.0, us=10.0)
-    found = rings._timed_beside(cast(Any, _Lab()), ([(0, timed)], timed, 20.0), ([(0, other)], other, 10.0))
-    assert found == [20.0, 20.0]
-
-
-def test_the_gpus_rest_before_each_group_of_a_loop_beside_another_one() -> None:
-    lab, timed, other = _Lab(), _Loop(first_us=20.0, us=20.0), _Loop(first_us=10.0, us=10.0)
-    rings._timed_beside(cast(Any, lab), ([(0, timed)], timed, 20.0), ([(0, other)], other, 10.0))
-    assert lab.longest == 1
-
-
 def test_what_is_measured_says_that_the_gpus_rested(measured: Path) -> None:
     found = read_measurements(measured)
     assert [found.are_rested(row) for row in found.of_kind("contention")] == [True] * 2
-
-
-def test_the_gpus_rest_before_each_group_of_a_loop_alone_only_if_asked() -> None:
-    told: list[str] = []
-    lab = SimpleNamespace(
-        effort=_Lab.effort, synchronize=lambda: None, rest=lambda: told.append("rest"),
-        group=lambda *_: told.append("group") or 10.0,
-    )  # fmt: skip
-    for rests, of_groups in ((False, ["group", "group"]), (True, ["rest", "group", "rest", "group"])):
-        told.clear()
-        device.Lab.samples(cast(Any, lab), lambda _i: None, [(0, None)], rests=rests)
-        assert told == ["group", "group", *of_groups]  # an estimate and a warm-up come first
 
 
 def test_columns_are_those_of_the_shipped_files(measured: Path) -> None:
@@ -364,14 +291,6 @@ def test_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
     assert done.stderr.startswith(message)
 
 
-def test_command_line_suggests_a_kind(tmp_path: Path) -> None:
-    done = run("measure", "gemn", cwd=tmp_path, module="t3sim")
-    assert done.returncode == 2
-    assert "did you mean `gemm`?" in done.stderr
-    listed = run("measure", "--list", cwd=tmp_path, module="t3sim")
-    assert listed.stdout == list_kinds() + "\n"
-
-
 def imports_of(path: Path) -> Iterator[str]:
     """Yield the names of the modules that a file imports."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -413,27 +332,3 @@ def test_measuring_loads_no_library_but_numpy(tmp_path: Path) -> None:
     loaded = {name for name in done.stdout.split() if name not in sys.stdlib_module_names}
     assert {"numpy", "t3sim", "t3lab"} <= loaded
     assert not loaded & {"pydantic", "click", "yaml", "numba", "pandas", "pyarrow", "simpy", "cupy", "rich", "dask"}
-
-
-def test_shapes_are_those_of_the_models() -> None:
-    assert set(measure_gemm.MODELS) == set(preset_names("model"))
-    for name, (hidden, tokens) in measure_gemm.MODELS.items():
-        model = named_model(name).spec
-        assert (model.hidden, model.tokens) == (hidden, tokens)
-        for sublayer in ("OP", "FC-2"):
-            exact = gemm_of(model, sublayer, 8)
-            shape = measure_gemm.sublayer(name, sublayer, 8)
-            assert (shape.m, shape.n) == (exact.m, exact.n)
-            assert 0 <= exact.k - shape.k < 8
-
-
-def test_the_number_of_channels_is_known() -> None:
-    assert CHANNELS[0] == "auto"
-    assert all(number.isdigit() for number in CHANNELS[1:])
-
-
-def test_missing_hardware_crosses_processes() -> None:
-    error = MissingHardware("nothing is there", "fetch it")
-    kind, arguments = error.__reduce__()
-    assert callable(kind)
-    assert str(kind(*arguments)) == str(error) == f"cannot measure: nothing is there; fetch it; {ELSE}"  # type: ignore[misc]

@@ -205,13 +205,6 @@ def test_types_and_operations_that_do_not_count_are_said(validate: Validate) -> 
     assert validate(case("all_reduce_all.txt")).has("left out: 5 rows of other types or operations than half sum")
 
 
-def test_a_type_that_nobody_computes_with_is_said(validate: Validate, tmp_path: Path) -> None:
-    path = log(tmp_path, "a.txt", ("float", "int32"), of="all_reduce_in_place_only.txt")
-    answer = validate(path)
-    assert answer.has("its elements are int32")
-    assert len(answer.points) == 2
-
-
 def test_several_files_and_folders(validate: Validate, tmp_path: Path) -> None:
     """Those that can be read are; the others are refused, each with its reason."""
     good = log(tmp_path, "good.txt")

@@ -54,13 +54,6 @@ def test_calls_of_a_shape_are_one_row() -> None:
     assert found.problems == []
 
 
-def test_a_bias_and_a_batch_of_one_are_gemms() -> None:
-    bias = operator(1, "aten::addmm", [[64], [32, 16], [16, 64], [], []], ["c10::Half"] * 3 + ["Scalar"] * 2)
-    batch = operator(2, "aten::bmm", [[1, 32, 16], [1, 16, 8]], HALF)
-    found = read(bias, batch, kernel(1, 10, 5), kernel(2, 20, 5))
-    assert [tuple(values[name] for name in "mnk") for _, _, values in found.rows] == [(32, 64, 16), (32, 8, 16)]
-
-
 @pytest.mark.parametrize(
     ("name", "shapes", "shape"),
     [

@@ -19,7 +19,6 @@ from t3lab.measurements.kinds import ANY_DEVICE, Value, ring_bytes
 from t3lab.measurements.nccl_log import of_text
 from t3lab.measurements.nccl_tests import of_json
 from t3lab.measurements.samples import read_file, read_measurements
-from t3sim.errors import InputDataError
 from t3sim.files import parse_json
 from tests.conftest import sample
 
@@ -101,12 +100,6 @@ def test_refusals(change: Callable[[dict[str, Any]], None], message: str, tmp_pa
     assert message in problem
     assert problem.startswith(str(tmp_path / "x.json"))
     assert len(read.rows) == ("result 2" in message)  # the other result is good
-
-
-def test_another_json_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("[1, 2", encoding="utf-8")
-    with pytest.raises(InputDataError, match=r"x\.json: "):
-        read_measurements(tmp_path)
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -194,12 +187,6 @@ def test_a_log_with_prefixes_and_several_tables() -> None:
     assert table(text) == [*BOTH, *(("all_gather", 8, *row[2:]) for row in BOTH)]
 
 
-def test_what_nccl_was_held_to_is_in_the_log() -> None:
-    text = "NCCL INFO NCCL_PROTO set by environment to Simple\nall_reduce_perf\n" + ranks(4) + printed()
-    [(_, _, values), *_] = of_text(text, "log.txt").rows
-    assert (values["nccl_proto"], values["nccl_channels"]) == ("Simple", "auto")
-
-
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
@@ -232,15 +219,6 @@ def test_wrong_elements_refuse_their_line_only() -> None:
     found = of_text(wrong, "log.txt")
     assert [values["bytes"] for _, _, values in found.rows] == [1 << 24]
     assert found.problems == ["line 9: has 2 wrong elements"]
-
-
-def test_other_texts_of_a_folder_are_no_measurements(tmp_path: Path) -> None:
-    (tmp_path / "README.txt").write_text("measured on Monday", encoding="utf-8")
-    (tmp_path / "gemm.refused.txt").write_text(ranks(4) + printed(), encoding="utf-8")
-    (tmp_path / "run.log").write_text("all_reduce_perf\n" + ranks(4) + printed(), encoding="utf-8")
-    found = read_measurements(tmp_path)
-    assert {row.file for row in found.rows} == {str(tmp_path / "run.log")}
-    assert found.refused == ()
 
 
 @settings(max_examples=sample(200, 40))

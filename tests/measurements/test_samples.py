@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3lab.measurements.kinds import H200, KINDS, Kind, Value, impossible, kind_of_header, ring_bytes
+from t3lab.measurements.kinds import H200, KINDS, Kind, Value, impossible, kind_of_header
 from t3lab.measurements.samples import Measurement, read_file, read_measurements, refused_text, write_measurements
 from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
 from tests.conftest import REPOSITORY, sample
@@ -79,15 +79,6 @@ def test_points_to_be_measured_are_read_without_times(tmp_path: Path) -> None:
     (tmp_path / "transfers.csv").write_text("pattern,means,ways,gpus,lane,bytes\nincast,copy,one,1,all,65536\n")
     with pytest.raises(InputDataError, match=r"gpus is 1; a transfer has at least 2"):
         read_measurements(tmp_path, are_points=True)
-
-
-def test_an_h100_was_measured_within_its_own_peaks() -> None:
-    """One GPU, every sample kept; the peaks are those of the device, not of every accelerator on sale."""
-    found = read_measurements(SHIPPED.parent / "h100")
-    for facts in found.provenance.values():
-        assert (facts["device"], facts["peaks"]["memory_gbps"]) == ("NVIDIA H100 80GB HBM3", 3352.0)
-    assert len(found.rows) > 300
-    assert all(row.samples for row in found.rows)
 
 
 def test_headers_tell_the_kinds_apart() -> None:
@@ -156,12 +147,6 @@ def test_a_device_that_is_not_named_is_not_held_to_the_sms_of_another(tmp_path: 
     (tmp_path / "x.csv").write_text(text, encoding="utf-8")
     assert len(read_measurements(tmp_path).rows) == 2
     assert [row["sms"] for row in read_file(tmp_path / "x.csv", H200).rows] == [132]
-
-
-def test_ring_bytes() -> None:
-    assert ring_bytes("reduce_scatter", 4, 1000) == 750
-    assert ring_bytes("all_gather", 4, 1000) == 750
-    assert ring_bytes("all_reduce", 4, 1000) == 1500
 
 
 # No device is known to be unable to do these faster: launches, and a sum of a GPU's own partial results.
@@ -264,13 +249,6 @@ def test_the_good_row_of_the_refusals_is_good(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(GEMM + GOOD_GEMM, encoding="utf-8")
     (row,) = read_file(tmp_path / "x.csv", H200).rows
     assert (row["sublayer"], row["m"], row["time_us"], row.place) == ("OP", 8192, 93.6, f"{tmp_path / 'x.csv'}:2")
-
-
-def test_all_problems_are_counted(tmp_path: Path) -> None:
-    text = GEMM + "".join(GOOD_GEMM.replace("OP", f"OP{i}").replace("93.6", "nan") for i in range(12))
-    lines = refusal(tmp_path, text).splitlines()
-    assert len(lines) == 10
-    assert lines[-1] == "  ... and 4 more"
 
 
 def test_folders_that_hold_nothing_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from t3sim.cli.trace import trace
-from t3sim.errors import InputDataError, T3SimError, UsageError
+from t3sim.errors import InputDataError, UsageError
 from t3sim.workload.trace_file import check_trace, content_digest, read_manifest, read_trace
 from tests.conftest import REPOSITORY
 from tests.harness.here import t3sim_here
@@ -120,21 +120,6 @@ def test_incomplete_timelines_are_refused(faults: dict[str, int], message: str, 
     assert isinstance(done.exception, InputDataError)
     assert message in str(done.exception)
     assert not (tmp_path / "x.parquet").exists()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "is empty"),
-        ("pattern,time_us,min_us,max_us\na,2,1,3\n", "holds measurements of the kind launch, not tile_timelines"),
-        (",".join(HEADER) + "\n", "holds no tiles"),
-    ],
-)
-def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(content, encoding="utf-8")
-    done = invoke(tmp_path / "t.csv", "--tp", "4", "-o", tmp_path / "x.parquet")
-    assert isinstance(done.exception, T3SimError)
-    assert message in str(done.exception)
 
 
 def test_a_tile_that_the_tracker_cannot_tell_apart_is_refused(tmp_path: Path) -> None:

@@ -86,22 +86,6 @@ def test_a_sender_that_breaks_the_rate_is_a_model_error(times: list[int]) -> Non
         carried([[first], times] if first else [times])
 
 
-def test_the_full_rate_is_no_error() -> None:
-    """May a sender use all of the rate, batch after batch?"""
-    times = back_to_back(0, 3000)
-    link, _ = carried([times[i : i + 100] for i in range(0, 3000, 100)])
-    assert link.n_granules == 3000
-
-
-def test_one_granule_too_many_in_each_batch_is_a_model_error() -> None:
-    """Is a sender found out that slips one granule too many into each batch?"""
-    period = -(-100 * GRANULE[0] // GRANULE[2])
-    batches = [[b * period + at for at in back_to_back(0, 100)] for b in range(5)]
-    fast = [[*batch, batch[-1]] for batch in batches]
-    with pytest.raises(ModelError):
-        carried(fast)
-
-
 WITH_HEADERS = (200, 12_800, 100)  # ticks for a granule: 2, and a header of 128 shared by those of a packet
 
 

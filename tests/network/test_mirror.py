@@ -136,12 +136,3 @@ def test_equal_chunks_are_shifted(n: int, chunk: list[int], rng: Any) -> None:
     assert (arriving["tile"] == batch["tile"] + len(chunk)).all()
     for column in ("at", "kind", "granule"):
         assert (arriving[column] == batch[column]).all()
-
-
-def test_a_chunk_that_is_shifted_beside_one_that_is_not() -> None:
-    """Are equal neighbours shifted and unlike ones mapped by progress within one batch, in order of time?"""
-    chunks = [[2, 2], [2, 2], [1]]
-    batch = batch_of([(2, 0), (0, 1), (2, 1), (1, 0), (3, 0), (0, 0), (3, 1), (1, 1)], list(range(8)))
-    arriving = shift_of(chunks)(batch)
-    expected = [(2, 1, 1), (3, 0, 3), (2, 0, 5), (4, 0, 6), (3, 1, 7)]
-    assert [(int(m["tile"]), int(m["granule"]), int(m["at"])) for m in arriving] == expected

@@ -135,14 +135,6 @@ def test_a_signal_that_nobody_posts_is_named_with_its_gpu(*, posts: bool) -> Non
     assert "gpu[0]" in caught.value.details.splitlines()[1]
 
 
-def test_loads_that_never_come_are_a_breach() -> None:
-    """Canary: is a GPU that fetched a granule less than its program says found?"""
-    ring = cluster([pulling([1]), pulling([])])
-    ring.cores[0].gpu.expected_inbound += 1
-    with pytest.raises(ModelError):
-        ring.run()
-
-
 def few() -> str:
     """Return the end and a digest of all DRAM commands of some loads from two GPUs."""
     machine = one_for_all(pulling([1, 2], 16, wait_signal=0, wait_at_least=0, wait_where=AT_OPERANDS), 3)
@@ -160,12 +152,6 @@ def refused(kernel: Moves, n: int, changes: str) -> str:
     with pytest.raises(UsageError) as caught:
         one_for_all(kernel, n, changes).run()
     return str(caught.value)
-
-
-def test_data_with_flags_on_another_gpu_are_refused() -> None:
-    """A step finds flags between its data only where they were received."""
-    message = refused(pulling([1], is_received=1), 2, SWITCH)
-    assert "data with flags between them lie on the GPU that reads them" in message
 
 
 def test_a_dma_engine_beside_loads_is_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import numpy as np
 import pytest
 
 from t3sim.config.experiment import RunSpec
@@ -87,10 +86,3 @@ def test_a_port_that_breaks_the_rate_is_a_model_error(change: Any) -> None:
     machine.core.wire["payload_cost"] = machine.core.wire["payload_cost"] * 9 // 8
     with pytest.raises(ModelError, match=r"link\[0\].*faster than the link"):
         machine.run()
-
-
-def test_each_message_is_named_after_who_sent_it() -> None:
-    """Does what goes to the GPU one further come from the one before?"""
-    machine = one_for_all(sending([(1, 64), (2, 64)], 128), 4)
-    machine.run()
-    assert np.unique(machine.core.inbox["distance"][: int(machine.core.gpu.inbox_tail)]).tolist() == [2, 3]

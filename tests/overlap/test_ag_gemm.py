@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -10,25 +9,21 @@ import numpy as np
 import pytest
 
 from t3sim.analytic.bounds import least_times
-from t3sim.checks.audit import Audit
-from t3sim.checks.data import CarriedProgram
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, RunSpec
 from t3sim.config.presets import load_kernels
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.running.point_record import record_of
-from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Bound, Part, Plan
 from t3sim.program.verify import problems_of
 from t3sim.registry import encoded
-from t3sim.strategies import in_order, overlap_strategies
+from t3sim.strategies import overlap_strategies
 from t3sim.system.layer import matrix_flops_per_second
-from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import operator_of, plan_for, simulate
 from t3sim.workload.tiling import make_tile_trace
-from tests.conftest import cases, sample
+from tests.conftest import cases
 from tests.harness.machines import machine
 from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
@@ -161,32 +156,6 @@ def test_gemms_of_a_ring_exchange_take_turns(streams: int) -> None:
     assert chunks == [0, 3, 2, 1], "own rows, then those of the rank before, which come first"
 
 
-def test_a_gemm_of_the_rows_of_one_rank_has_a_kernel_of_its_own() -> None:
-    library, shape = load_kernels("cublas-hopper"), GemmShape(m=2048, n=1280, k=8192)
-    op = Operator(machine("h200"), 8, make_tile_trace(shape, library.kernels["160x128"], 8), kernels=library)
-    for name in ("async-tp-ag", "te-ring-ag"):
-        for one in fused_of(name, replace(op, kind="ag-gemm")).programs[0].operations:
-            if isinstance(one, Gemm):
-                tiling = one.trace.tiling
-                assert (one.trace.gemm.m, tiling.workgroup_tile, tiling.split_k) == (256, (64, 128), 3)
-
-
-def test_naive_order_begins_with_row_0_on_every_rank() -> None:
-    for rank, program in enumerate(fused_of("flux-ag, naive", gathering(4)).programs):
-        kernel = gemm_of(program)
-        chunks = (kernel.trace.workgroups["chunk"][kernel.order] + rank) % 4
-        assert list(dict.fromkeys(chunks.tolist())) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(("chunks", "sizes"), [(1, [1.0]), (2, [0.5, 0.5])])
-def test_a_shard_is_cut_at_rows_of_tiles(chunks: int, sizes: list[float]) -> None:
-    op = gathering(3)
-    steps = commands_of(plan_of("flux-ag", op, chunks=chunks).parts()[0].programs[0]).steps.reshape(-1)
-    shard = op.owned_rows() * op.shape.k * 2 // op.granule
-    assert (steps["n_granules"][:chunks] / shard).tolist() == sizes
-    assert len(np.unique(steps["post_signal"])) == 2 * chunks
-
-
 # --- what is simulated -------------------------------------------------------------------------------
 
 
@@ -220,53 +189,7 @@ def test_a_gpu_sends_and_gets_the_shards_of_the_others(name: str, k: int) -> Non
     assert (record.dram_rs_read_bytes, record.dram_rs_write_bytes) == (0, 0)
 
 
-def carried(name: str, defect: object = None) -> list[str]:
-    """Run the fused part of three ranks with real values; return what is wrong with them."""
-    op = gathering(3)
-    spec = op.machine.model_copy(
-        update={"link": op.machine.link.model_copy(update={"topology": "switch", "ingress_buffer": 1 << 12})}
-    )
-    programs = list(fused_of(name, replace(op, machine=spec)).programs)
-    if defect is not None:
-        programs = changed(programs, "gemm", defect)
-    ring = RingMachine(spec, arbitration_policies.get("round_robin"), {}, 3)
-    for rank, program in enumerate(programs):
-        ring.load(rank, program)
-    ring.note_loaded()
-    values = CarriedProgram(ring.cores, seed=1)
-    values.follow(ring.devices)
-    ring.run()
-    values.check()
-    return values.problems
-
-
-@pytest.mark.parametrize("name", cases(FUSED, "flux-ag, 2 chunks", "async-tp-ag", "te-ring-ag"))
-def test_real_values_are_gathered_and_multiplied(name: str) -> None:
-    assert carried(name) == []
-
-
-EVERY = ["sequential", "ideal-overlap", *FUSED]
-
-
-@pytest.mark.parametrize("name", cases(EVERY, "flux-ag, naive", "te-ring-ag, 2 streams"))
-def test_full_checks_find_nothing(name: str) -> None:
-    audit = Audit(has_checks=True, has_data=True)
-    simulate(run_of(name, 4), audit=audit)
-    assert audit.n_values > 0
-
-
 # --- how times add up --------------------------------------------------------------------------------
-
-
-def test_the_operator_is_all_of_it() -> None:
-    records = {name: record_of(simulate(run_of(name, 4))) for name in ("sequential", "ideal-overlap", "flux-ag")}
-    for record in records.values():
-        assert record.operator_us == record.time_us
-        assert (record.sublayer, record.rs_us) == ("AG", None)
-    sequential = records["sequential"]
-    assert sequential.time_us == pytest.approx(sequential.ag_us + sequential.gemm_us)
-    assert records["flux-ag"].time_us == records["flux-ag"].fused_us
-    assert records["ideal-overlap"].time_us <= records["flux-ag"].time_us < sequential.time_us
 
 
 def test_the_bound_is_the_longer_of_gemm_and_all_gather_from_the_specification() -> None:
@@ -279,14 +202,6 @@ def test_the_bound_is_the_longer_of_gemm_and_all_gather_from_the_specification()
     wide = least_times(op.machine, make_tile_trace(GemmShape(m=512, n=512, k=64), op.tiles.tiling, 4), "ag-gemm")
     deep = least_times(op.machine, make_tile_trace(GemmShape(m=512, n=64, k=512), op.tiles.tiling, 4), "ag-gemm")
     assert deep.link > 4 * wide.link, "rows of A are gathered, not columns of the output"
-
-
-def test_larger_packets_of_copy_engines_make_the_bound_of_the_link_shorter() -> None:
-    h200 = machine("h200")
-    trace = make_tile_trace(GemmShape(m=2048, n=1280, k=8192), load_kernels("gemm-128x128"), 8)
-    without = h200.model_copy(update={"gpu": h200.gpu.model_copy(update={"copy_engines": None})})
-    least, other = (least_times(one, trace, "ag-gemm").link for one in (h200, without))
-    assert 0.94 < least / other < 0.99
 
 
 def test_where_kernels_are_chosen_the_bound_has_no_last_wave() -> None:
@@ -304,22 +219,6 @@ def test_where_kernels_are_chosen_the_bound_has_no_last_wave() -> None:
     assert bound < 0.99 * min(least_times(h200, trace, "ag-gemm").compute for trace in traces)
 
 
-def test_one_gpu_has_nothing_to_gather() -> None:
-    for name in ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag", "sm-specialised"):
-        assert [part.name for part in plan_of(name, gathering(1)).parts()] == ["gemm"]
-
-
-def test_rows_that_come_in_more_pieces_are_waited_for_less() -> None:
-    """Where the link is slow: the first tiles of a shard need not wait for the last ones."""
-
-    def ticks(chunks: int) -> int:
-        changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", f"strategy.chunks={chunks}")
-        changes = (*changes, "machine.link.bandwidth=2 GB/s")
-        return simulate(point("flux-ag", *changes, shape=(512, 256, 512), tp=2)).total
-
-    assert ticks(4) < 0.95 * ticks(1)
-
-
 # --- what is refused ---------------------------------------------------------------------------------
 
 
@@ -331,15 +230,6 @@ def test_a_strategy_of_another_operator_is_refused_with_those_that_there_are() -
     run = point("sequential", "workload.operator=ag-gemm").model_copy(update={"strategy": "t3"})
     with pytest.raises(UsageError, match="`t3` is of gemm-rs"):
         simulate(run)
-
-
-def test_every_strategy_declares_what_it_overlaps() -> None:
-    """And those of t3sim plan it: an operator of each kind that they declare."""
-    required: Mapping[str, object] = {"collective_compute_units": 2, "communication_units": 2}
-    for strategy in in_order():
-        given = {name: value for name, value in required.items() if name in strategy.parameters}
-        for kind in strategy.operators:
-            assert strategy(replace(operator(4), kind=kind), given).parts()
 
 
 @pytest.mark.parametrize(
@@ -363,12 +253,6 @@ def test_rows_of_zeros_are_added_until_ranks_have_equally_many(strategy: str) ->
         op.owned_rows()
 
 
-@pytest.mark.parametrize("strategy", ["flux-ag", "async-tp-ag", "te-ring-ag"])
-def test_a_machine_without_copy_engines_is_refused(strategy: str) -> None:
-    with pytest.raises(ConfigError, match=f"{strategy}: this machine has no copy engines"):
-        point(strategy, *SWITCH, "workload.operator=ag-gemm", shape=(512, 128, 64))
-
-
 def test_a_library_gives_a_kernel_whose_tiles_end_with_the_rows_of_a_rank() -> None:
     """cuBLAS would take one that does not: the one of the isolated GEMM."""
     library, shape = load_kernels("cublas-hopper"), GemmShape(m=2048, n=1280, k=8192)
@@ -384,32 +268,3 @@ def test_a_library_gives_a_kernel_whose_tiles_end_with_the_rows_of_a_rank() -> N
 
 
 # --- the bound ---------------------------------------------------------------------------------------
-
-DESIGNS = ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag", "sm-specialised")
-
-
-def random_point(seed: int) -> tuple[tuple[str, ...], tuple[int, int, int], int]:
-    """Overrides, shape and GPUs: links and compute units of very unlike speeds, engines that fill larger packets."""
-    rng = np.random.default_rng(seed)
-    packets = {"packet_payload": "64 B", "packet_header": "16 B"}
-    link = {"bandwidth": f"{rng.choice([1, 8, 40])} GB/s", **(packets if rng.random() < 0.7 else {})}
-    payload = ", packet_payload: 128 B" if len(link) > 1 else ""
-    changes = [f"machine.link.{key}={value}" for key, value in link.items()]
-    changes.append(f"machine.gpu.compute_unit.matrix_efficiency={rng.choice([0.05, 0.5, 1.0])}")
-    changes.append(ENGINE.replace("64}", f"64{payload}}}"))
-    tp, rows = int(rng.integers(2, 5)), 64 * int(rng.integers(1, 3))
-    shape = (tp * rows, 64 * int(rng.integers(1, 5)), 64 * int(rng.integers(1, 7)))
-    return (*SWITCH, "workload.operator=ag-gemm", *changes), shape, tp
-
-
-def times_of(seed: int) -> dict[str, int]:
-    changes, shape, tp = random_point(seed)
-    names = ("ideal-overlap", *DESIGNS)
-    given = {"sm-specialised": ("strategy.communication_units=1",)}
-    return {name: simulate(point(name, *changes, *given.get(name, ()), shape=shape, tp=tp)).total for name in names}
-
-
-@pytest.mark.parametrize("seed", range(sample(100, 3)))
-def test_no_design_is_faster_than_the_bound(seed: int) -> None:
-    times = times_of(seed)
-    assert times["ideal-overlap"] <= min(times[name] for name in DESIGNS), random_point(seed)

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.config.machine import HostSpec
-from t3sim.errors import ConfigError, UsageError
+from t3sim.errors import ConfigError
 from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.host import EAGER, GRAPH
@@ -19,7 +18,6 @@ from t3sim.strategies.async_tp import async_tp, async_tp_part, async_tp_program
 from t3sim.strategies.copy_engine_scatter import scatter_program
 from t3sim.strategies.flux import flux_push_program
 from t3sim.system.simulate import simulate
-from tests.conftest import cases
 from tests.explicit.test_agreement import ENGINE, SWITCH
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
@@ -61,17 +59,6 @@ def test_what_orders_the_sum_is_needed(n: int) -> None:
     assert {what for what, checks in found.items() if checks == {"waits"}} == ITS_POSTS_TOO
     for what, of_operation, change in posts(good[0]):
         assert {problem.check for problem in problems_of(changed(good, of_operation, change))} == {"waits"}, what
-
-
-@pytest.mark.parametrize("tp", cases([1, 2, 3, 4], 1, 3))
-@pytest.mark.parametrize("mode", ["mirrored", "explicit"])
-def test_it_computes_the_reduced_rows(tp: int, mode: str) -> None:
-    if mode == "explicit" and tp == 1:
-        pytest.skip("one GPU is no ring")
-    audit = Audit(has_checks=True, has_data=True)
-    result = simulate(of(f"mode={mode}", tp=tp, columns=100), audit=audit)
-    assert result.total > 0
-    assert audit.n_values > 0
 
 
 def test_two_gemms_fill_the_compute_units_of_the_wave_before() -> None:
@@ -156,10 +143,3 @@ def test_each_gemm_has_the_rows_of_a_rank(m: int, rows: int) -> None:
 def test_sums_so_slow_that_the_machine_would_seem_to_hang_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"sum_bandwidth: is 1 GB/s, must be at least 5120 MB/s: a line"):
         of("machine.gpu.host={eager_call: 0 ns, eager_issue: 0 ns, sum_bandwidth: 1 GB/s}")
-
-
-def test_machines_and_orders_that_it_cannot_have_are_refused() -> None:
-    with pytest.raises(ConfigError, match="this machine has no copy engines"):
-        simulate(point("async-tp", *SWITCH, shape=(256, 128, 64), tp=4))
-    with pytest.raises(UsageError, match="async-tp has an order of its own"):
-        async_tp(operator(4, staggered=False), {"host": GRAPH})

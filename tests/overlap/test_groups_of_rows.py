@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
-from t3sim.selfcheck.machines import differences
 from t3sim.strategies import in_order
 from t3sim.system.simulate import SimulationResult, simulate
-from tests.conftest import cases
 from tests.harness.rings import point
 
 HOST = (
@@ -18,7 +14,6 @@ HOST = (
 )  # fmt: skip
 PARAMS = {"communication_units": 1, "collective_compute_units": 1}
 DESIGNS = [one for one in in_order() if one.kind != "estimate"]
-NAMES = [one.name for one in DESIGNS]
 
 
 def of(name: str, group_rows: int, *overrides: str) -> RunSpec:
@@ -37,12 +32,6 @@ def checked(run: RunSpec) -> SimulationResult:
     result = simulate(run, audit=audit)
     assert audit.n_values > 0
     return result
-
-
-@pytest.mark.parametrize("name", cases(NAMES, "sequential", "t3", "flux-push", "flux-ag", "wave-groups"))
-def test_every_strategy_takes_tiles_in_groups(name: str) -> None:
-    mirrored, explicit = checked(of(name, 2)), checked(of(name, 2, "mode=explicit"))
-    assert differences(mirrored, explicit) == []
 
 
 def test_tiles_that_run_together_share_their_operands() -> None:

@@ -12,24 +12,19 @@ from statistics import fmean
 
 import pytest
 
-from t3sim.analysis.folder import read_folder
-from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape, RunSpec
-from t3sim.experiment.planning.estimate import planned_hours
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.experiment.running.point_record import record_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.results.derive import derive
 from t3sim.results.record import RunRecord
 from t3sim.strategies import baselines
-from t3sim.system.layer import gemm_seconds, matrix_flops_per_second, operator_parts, other_ticks
+from t3sim.system.layer import gemm_seconds, operator_parts, other_ticks
 from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.workload.layer import other_operators, sublayer_runs, sublayers_of
 from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import gemm_of
-from tests.analysis.folders import write_folder
-from tests.conftest import cases
 from tests.harness.planned import plan_phases
 from tests.harness.sublayers import point
 
@@ -92,13 +87,6 @@ def test_a_row_says_what_the_layer_was(results: dict[str, SimulationResult]) -> 
     assert (record.gemm_compute_units, record.collective_compute_units) == (None, None)
 
 
-def test_a_row_of_a_layer_finds_its_inputs(results: dict[str, SimulationResult], tmp_path: Path) -> None:
-    record, point = record_of(results["t3"]), results["t3"].run.model_dump(mode="json")
-    assert read_folder(write_folder(tmp_path, [record], points=[point])).points == [point]
-    other = dataclasses.replace(record, m=2 * (record.m or 0))
-    assert read_folder(write_folder(tmp_path / "other", [other], points=[point])).points == [None]
-
-
 def test_comparisons_are_end_to_end(results: dict[str, SimulationResult]) -> None:
     records = derive([record_of(results[name]) for name in STRATEGIES], baselines())
     base = records[0]
@@ -129,22 +117,6 @@ def test_a_prompt_is_the_forward_half(folder: Path, results: dict[str, Simulatio
     assert prompt.others is not None
     assert training.others is not None
     assert 0 < prompt.others < training.others / 2
-
-
-def test_fused_attention_saves_time_in_the_others_only(folder: Path, results: dict[str, SimulationResult]) -> None:
-    fused = simulate(layer_point(folder, "strategy=sequential", "workload.attention=fused"), store=STORE)
-    unfused = results["sequential"]
-    assert fused.others is not None
-    assert unfused.others is not None
-    assert fused.others < unfused.others
-    assert fused.total - fused.others == unfused.total - unfused.others
-
-
-def test_sequences_matter_to_attention_only(folder: Path, results: dict[str, SimulationResult]) -> None:
-    longer = simulate(layer_point(folder, "strategy=sequential", "workload.sequence=256"), store=STORE)
-    assert longer.others is not None
-    assert longer.others > (results["sequential"].others or 0)
-    assert longer.total - longer.others == results["sequential"].total - (results["sequential"].others or 0)
 
 
 @pytest.mark.parametrize(
@@ -263,23 +235,10 @@ def simulate_others(run: RunSpec) -> float:
     return other_ticks(run.workload, run.machine, base) / base.hz
 
 
-def test_the_machine_of_the_study(repository: Path) -> None:
-    """80 compute units of 2048 FLOP a cycle at 1.4 GHz, of which a GEMM reaches 84 %; 32 channels of 32 B at 1 GHz."""
-    machine = load_experiment(repository / "experiments/t3-tnlg-fc2/experiment.yaml").points[0].machine
-    assert matrix_flops_per_second(machine, 0.84) == pytest.approx(0.84 * 229.376e12)
-    assert machine.memory.bandwidth == 1.024e12
-
-
 def test_a_launch_is_charged_for_every_operator(folder: Path) -> None:
     base, launched = (layer_point(folder, *more) for more in ((), ("machine.gpu.kernel_launch=1 us",)))
     n_operators = 29  # `t3sim workload show` lists them
     assert simulate_others(launched) - simulate_others(base) == pytest.approx(n_operators * 1e-6, rel=1e-3)
-
-
-def test_a_layer_is_estimated_as_its_sublayers(folder: Path) -> None:
-    whole = layer_point(folder, "strategy=t3")
-    assert planned_hours([whole], 24, {}) == pytest.approx(planned_hours(sublayer_runs(whole), 24, {}))
-    assert planned_hours([whole], 24, {}) > planned_hours(sublayer_runs(whole)[:3], 24, {})
 
 
 def check_split(split: SimulationResult, whole: SimulationResult) -> None:
@@ -323,17 +282,3 @@ def test_a_split_is_compared_with_the_unsplit_gemm(strategy: str) -> None:
     assert split.speedup == pytest.approx((base.time_us or 0) / (split.time_us or 1))
     (alone,) = derive(records[:1], baselines())
     assert (alone.speedup, alone.sublayer_ect_us, alone.sublayer_overlap_efficiency) == (None, None, None)
-
-
-SPLITS = [("cu-split", 6), ("isolated-cu-split", 4)]
-
-
-@pytest.mark.parametrize(("strategy", "n_phases"), cases(SPLITS, SPLITS[0], n_names=2))
-def test_split_and_layer_pass_the_full_checks(strategy: str, n_phases: int, folder: Path) -> None:
-    """DRAM commands, invariants and values of phases on some of the compute units: of two GEMMs and one array."""
-    audit = Audit(has_checks=True, has_data=True)
-    split = layer_point(folder, f"strategy={strategy}", "strategy.collective_compute_units=1", "workload.layer=prompt")
-    result = simulate(split, audit=audit)
-    assert audit.n_phases == n_phases
-    assert audit.n_values > 0
-    check_layer(record_of(result), [record_of(simulate(run, store=STORE)) for run in sublayer_runs(split)])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ConfigError, UsageError
 from t3sim.program.operations import Moves
 from t3sim.program.verify import problems_of
 from t3sim.strategies import overlap_strategies
 from t3sim.system.simulate import simulate
-from tests.conftest import cases
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import operator
@@ -47,15 +45,6 @@ def test_each_ordering_is_needed(name: str, n: int) -> None:
         assert {one.check for one in problems_of(changed(good, of_operation, change))} == {"races"}, what
     for what, of_operation, change in posts(good[0]):
         assert {one.check for one in problems_of(changed(good, of_operation, change))} == {"waits"}, what
-
-
-@pytest.mark.parametrize("name", PARAMS)
-@pytest.mark.parametrize("tp", cases([1, 2, 3, 4, 5], 1, 3))
-def test_they_compute_the_reduced_tiles(name: str, tp: int) -> None:
-    mode = ["mode=explicit"] if name == ONE_SHOT and tp > 1 else []
-    audit = Audit(has_checks=True, has_data=True)
-    assert simulate(of(name, *mode, tp=tp), audit=audit).total > 0
-    assert audit.n_values > 0
 
 
 def test_one_shot_needs_every_gpu() -> None:

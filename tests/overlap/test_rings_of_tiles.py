@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ConfigError, UsageError
 from t3sim.program.operations import Gemm, Moves
@@ -14,7 +13,6 @@ from t3sim.strategies import OverlapStrategy, overlap_strategies, te_pipelined
 from t3sim.strategies.wave_groups import wave_groups_program
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import TileTrace
-from tests.conftest import cases
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import operator
@@ -23,11 +21,6 @@ PARAMS = {
     "wave-groups": {"waves": 1, "communication_units": 1},
     "te-pipelined-rs": {"splits": 2, "communication_units": 1},
 }
-CHANNELS = (
-    "machine.gpu.collective_kernel.kind=channels", "machine.gpu.collective_kernel.channels=1",
-    "machine.gpu.collective_kernel.channel_chunk=1 KiB", "machine.gpu.collective_kernel.slices=2",
-    "machine.gpu.collective_kernel.least_slice=128 B",
-)  # fmt: skip
 
 
 def of(name: str, *overrides: str, tp: int = 4, shape: tuple[int, int] = (128, 128)) -> RunSpec:
@@ -48,15 +41,6 @@ def test_each_ordering_is_needed(name: str, n: int) -> None:
         assert {one.check for one in problems_of(changed(good, of_operation, change))} == {"races"}, what
     for what, of_operation, change in posts(good[0]):
         assert {one.check for one in problems_of(changed(good, of_operation, change))} == {"waits"}, what
-
-
-@pytest.mark.parametrize("name", PARAMS)
-@pytest.mark.parametrize("tp", cases([1, 2, 3, 4], 1, 3))
-@pytest.mark.parametrize("kind", [(), CHANNELS])
-def test_they_compute_the_reduced_tiles(name: str, tp: int, kind: tuple[str, ...]) -> None:
-    audit = Audit(has_checks=True, has_data=True)
-    assert simulate(of(name, *kind, tp=tp), audit=audit).total > 0
-    assert audit.n_values > 0
 
 
 @pytest.mark.parametrize("name", PARAMS)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, OperatorKind, RunSpec
 from t3sim.config.presets import load_kernels
 from t3sim.errors import ConfigError
@@ -15,17 +14,13 @@ from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.verify import problems_of
 from t3sim.registry import encoded
-from t3sim.strategies.copy_engine_scatter import scatter_program
-from t3sim.strategies.flux_ag import flux_ag_program
 from t3sim.strategies.sm_specialised import PARAMETERS, sm_specialised, sm_specialised_program
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
-from tests.conftest import cases
 from tests.harness.machines import machine
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import operator
-from tests.program.traffic import granules_between
 
 KINDS: tuple[OperatorKind, ...] = ("gemm-rs", "ag-gemm")
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
@@ -59,16 +54,6 @@ def test_one_grid_has_the_gemm_on_some_units_and_blocks_that_send_on_the_others(
     assert (gemm.units, blocks.units) == ((0, n - 1), (n - 1, n))
     assert blocks.engine is None
     assert gemm.launch is blocks.launch is None, "they start with the launch of the GEMM"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_they_send_what_copy_engines_do(kind: OperatorKind) -> None:
-    op = of_kind(kind, 4)
-    other = (flux_ag_program if kind == "ag-gemm" else scatter_program)(op, 0, 2)
-    mine = sm_specialised_program(op, 0, 2, 1)
-    between = [granules_between([replace(one, rank=r) for r in range(4)]) for one in (mine, other)]
-    assert (between[0] == between[1]).all()
-    assert between[0].sum() > 0
 
 
 def test_a_chunk_is_a_row_of_tiles_unless_said_otherwise() -> None:
@@ -123,15 +108,6 @@ def test_the_kernel_is_chosen_for_the_units_that_are_left() -> None:
 
 
 # --- what is simulated -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tp", cases([1, 2, 3, 4, 8], 1, 3))
-@pytest.mark.parametrize("columns", cases([128, 100], 100))
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_checks_find_nothing(kind: OperatorKind, columns: int, tp: int) -> None:
-    audit = Audit(has_checks=True, has_data=True)
-    assert simulate(run_of(kind, tp=tp, columns=columns, k=72), audit=audit).total > 0
-    assert audit.n_values > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,28 +14,23 @@ from t3sim import load_experiment
 from t3sim.analytic.bounds import least_times
 from t3sim.analytic.outline import part_outline
 from t3sim.checks.audit import Audit
-from t3sim.cli import main
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.planning.estimate import gemm_work
-from t3sim.program.operations import Gemm, Moves, Operation, Program
+from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
-from t3sim.program.side_by_side import side_by_side_part
 from t3sim.program.verify import problems_of
 from t3sim.selfcheck.machines import differences
 from t3sim.strategies import in_order, overlap_strategies
-from t3sim.system.layer import gemm_seconds
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import TileTrace, loaded_rows_and_columns, make_tile_trace, matrix_cycles
-from t3sim.workload.trace_file import read_trace, tile_problems, write_trace
+from t3sim.workload.tiling import TileTrace, make_tile_trace, matrix_cycles
 from tests.conftest import cases
 from tests.harness.machines import machine
 from tests.harness.rings import point
-from tests.program.spoil import with_entry
 
 SMALL = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
 HOST = (
@@ -109,16 +102,6 @@ def test_panels_have_every_slice_of_every_tile_once(
     assert trace.chunk_elements().sum() == gemm.m * gemm.n
 
 
-def test_workgroups_of_two_panels_share_no_loads() -> None:
-    """Three tiles in a row, two panels: the third tile is followed by the first one, which needs other slices."""
-    tiling = SMALL.model_copy(update={"split_k": 2, "cluster": 2})
-    trace = make_tile_trace(GemmShape(m=64, n=192, k=512), tiling, 1)
-    loaded = loaded_rows_and_columns(trace, np.arange(6))
-    n_rows = loaded["row_until"] - loaded["row_from"]
-    assert trace.panel.tolist() == [0, 0, 0, 1, 1, 1]
-    assert n_rows.tolist() == [32, 32, 64, 64, 32, 32]
-
-
 @pytest.mark.parametrize(
     ("shape", "n_panels", "message"),
     [
@@ -131,23 +114,6 @@ def test_what_cannot_be_split_is_refused(shape: tuple[int, int, int], n_panels: 
     m, n, k = shape
     with pytest.raises(ValueError, match=message):
         make_tile_trace(GemmShape(m=m, n=n, k=k), SMALL.model_copy(update={"split_k": n_panels}), 1)
-
-
-def test_a_trace_file_has_each_tile_once_for_each_panel(tmp_path: Path) -> None:
-    trace = make_tile_trace(GemmShape(m=256, n=128, k=512), SMALL.model_copy(update={"split_k": 3}), 2)
-    write_trace(tmp_path / "a.parquet", trace, "test")
-    again = read_trace(tmp_path / "a.parquet")
-    assert (again.workgroups == trace.workgroups).all()
-    assert again.tiling.split_k == 3
-    assert (again.panel == trace.panel).all()
-
-
-def test_a_tile_in_two_chunks_is_refused() -> None:
-    trace = make_tile_trace(GemmShape(m=128, n=64, k=512), SMALL.model_copy(update={"split_k": 2}), 2)
-    tiles = trace.workgroups.copy()
-    tiles["row"] = [0, 64, 0, 64]
-    found = tile_problems(trace.gemm, trace.tiling, 2, tiles)
-    assert found == [f"record {i}: is in chunk 1; record {i - 2} of the same tile is in 0" for i in (2, 3)]
 
 
 # --- programs ----------------------------------------------------------------------------------------
@@ -185,28 +151,6 @@ def test_programs_of_split_gemms_compute_what_they_say(name: str, n: int, n_pane
     assert problems_of(programs) == []
 
 
-def of_sum(change: Callable[[Moves], Operation]) -> list[Program]:
-    """The programs of a split GEMM alone, the kernel that adds up changed."""
-    programs = SPLIT_PROGRAMS["gemm"](2, 3)
-    return [replace(one, operations=(one.operations[0], change(one.operations[1]))) for one in programs]
-
-
-def step(name: str, by: int) -> list[Program]:
-    return of_sum(lambda one: with_entry(one, "steps", 0, name, int(one.steps[name][0, 0]) + by))
-
-
-DEFECTS: dict[str, tuple[Callable[[], list[Program]], str, str]] = {
-    "a panel is left out": (lambda: step("n_operands", -2), "sums", "lacks the contribution of"),
-    "half of a panel is left out": (lambda: step("n_operands", -1), "form", "adds wide elements"),
-    "one panel twice": (lambda: step("stride", -int(step("stride", 0)[0].operations[1].steps["stride"][0, 0])),
-                        "sums", "adds a partial sum a second time"),
-    "a line further on": (lambda: step("operand", 2), "form", "is not inside one buffer"),
-    "not as wide": (lambda: step("is_wide", -1), "form", "is not inside one buffer"),
-    "beside the GEMM": (lambda: of_sum(lambda one: replace(one, stream=1)), "races", "nothing orders it behind"),
-    "no whole lines": (lambda: step("n_granules", -1), "form", "adds wide elements"),
-}  # fmt: skip
-
-
 def test_partial_sums_cannot_be_sent_or_counted() -> None:
     [program, _] = SPLIT_PROGRAMS["gemm"](2, 2)
     kernel = program.operations[0]
@@ -227,21 +171,6 @@ def test_partial_sums_cannot_be_sent_or_counted() -> None:
 def test_strategies_run_split_gemms_with_right_values_in_both_modes(name: str, n_panels: int) -> None:
     mirrored, explicit = checked(of(name, n_panels)), checked(of(name, n_panels, "mode=explicit"))
     assert differences(mirrored, explicit) == []
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("tiling.persistent=true", "tiling.loads_ahead=true", "tiling.own_tiles=2"),
-        ("tiling.cluster=2",),
-        ("tiling.column_major=true", "tiling.wavefront_tile=[64, 32]"),
-        ("tiling.whole_slices=true", "machine.gpu.l2.at_kernel_end=keep"),
-        ("tiling.group_rows=2",),
-    ],
-)
-def test_every_kind_of_kernel_may_split(overrides: tuple[str, ...]) -> None:
-    result = checked(of("sequential", 3, *overrides))
-    assert [span.name for span in result.phases[0].spans] == ["gemm", "sum of gemm"]
 
 
 def test_bytes_by_hand() -> None:
@@ -303,14 +232,6 @@ def test_a_library_splits_alone_and_not_inside_a_fused_kernel() -> None:
     assert {one.trace.tiling.split_k for one in gemms} == {1}
 
 
-def test_the_sum_starts_when_its_library_says() -> None:
-    run = library_run("sequential")
-    [_, total] = gemm_part(operator_of(run)).programs[0].operations
-    assert total.launch == 0
-    other = library_run("sequential", "tiling={preset: gemm-64x64, split_k: 2}")
-    assert gemm_part(operator_of(other)).programs[0].operations[1].launch is None
-
-
 def test_each_sublayer_of_a_layer_is_split_by_its_own_k() -> None:
     [layer] = load_experiment({
         "name": "layer", "machine": "h200", "tiling": "cublas-hopper", "strategy": "sequential",
@@ -323,17 +244,6 @@ def test_each_sublayer_of_a_layer_is_split_by_its_own_k() -> None:
     every = [one.workload for one in sublayer_runs(run)]
     assert [one.tiling for one in every] == [tiling_of(load_kernels("cublas-hopper"), one.gemm, 132) for one in every]
     assert {one.sublayer: (one.gemm.k, one.tiling.split_k) for one in every} == {"OP": (1024, 1), "FC-2": (4096, 3)}
-
-
-def test_config_show_says_who_split_it(tmp_path: Path) -> None:
-    file = tmp_path / "e.yaml"
-    file.write_text(
-        "name: e\nmachine: h200\ntiling: cublas-hopper\nstrategy: sequential\n"
-        "workload: {gemm: {m: 256, n: 512, k: 4096}, tp: 2}\n"
-    )
-    shown = CliRunner().invoke(main, ["config", "show", str(file)])
-    [line] = [line for line in shown.output.splitlines() if line.startswith("tiling.split_k")]
-    assert line.split()[1:3] == ["3", "derived"]
 
 
 # --- closed forms ------------------------------------------------------------------------------------
@@ -359,22 +269,6 @@ def test_closed_forms_know_that_panels_are_multiplied_at_once() -> None:
     assert 0.5 < outlines[1] / outlines[0] < 0.8
 
 
-@pytest.mark.parametrize("sum_launch", [None, 0, 700_000])
-def test_the_operators_of_a_layer_are_split_by_hand(sum_launch: int | None) -> None:
-    """Two waves' worth of tiles in panels: half of k each, and partial sums written and read, by a kernel behind it."""
-    h200, run = machine("h200"), library_run("sequential")
-    kernels = {n: traced(n).tiling.model_copy(update={"sum_launch": sum_launch}) for n in (1, 2)}
-    seconds = {
-        n: gemm_seconds(LARGE_K, 1, run.workload.model_copy(update={"kernels": None, "tiling": kernels[n]}), h200)
-        for n in (1, 2)
-    }
-    output = LARGE_K.m * LARGE_K.n
-    stored = {1: 2 * output, 2: 2 * output + 2 * 2 * 4 * output}
-    launch = h200.gpu.kernel_launch if sum_launch is None else sum_launch
-    rest = {n: seconds[n] - stored[n] / h200.memory.bandwidth for n in (1, 2)}
-    assert rest[2] == pytest.approx(rest[1] / 2 + launch * 1e-12)
-
-
 def test_the_sum_of_a_gemm_is_not_one_of_pytorch() -> None:
     """The host's library adds up at the rate of its kernel, that of the GEMM's library has its own."""
     run = point("async-tp", "machine=h200", "tiling=cublas-hopper", shape=(1024, 1024, 8192), tp=4)
@@ -384,19 +278,3 @@ def test_the_sum_of_a_gemm_is_not_one_of_pytorch() -> None:
     }
     assert sums["sum"] == run.machine.gpu.host.sum_bandwidth
     assert sums["sum of own gemm"] is None
-
-
-def test_a_split_gemm_is_one_call_of_the_host() -> None:
-    """Its library launches both kernels: the sum costs the host of an eager program nothing of its own."""
-    run = point(
-        "async-tp", "machine=h200", "tiling=cublas-hopper", "strategy.host=eager", shape=(1024, 1024, 8192), tp=4
-    )
-    fused = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
-    issue = {one.name: one.issue for one in fused.programs[0].operations}
-    assert issue["sum of own gemm"] == 0 < issue["own gemm"] == issue["sum"]
-
-
-def test_a_gemm_beside_a_collective_is_not_split() -> None:
-    run = library_run("sequential")
-    part = side_by_side_part(operator_of(run), "reduce-scatter", 2, 1)
-    assert {one.trace.tiling.split_k for one in part.programs[0].operations if isinstance(one, Gemm)} == {1}

@@ -10,7 +10,7 @@ from t3sim.errors import home_of, is_of_a_user
 from t3sim.observe.timeline import Timeline
 from t3sim.program.operations import OnComputeUnits
 from t3sim.program.plan import Part
-from t3sim.strategies import Phase, availability_of, baselines, ideal, overlap_strategies
+from t3sim.strategies import Phase, availability_of, ideal, overlap_strategies
 from t3sim.strategies.interface import After
 from t3sim.system.parts import Parts, PhaseStore
 from t3sim.system.simulate import SublayerResult, plan_for, result_of
@@ -82,19 +82,6 @@ def test_time_is_composed_of_the_right_phases(strategy: str, ticks: int, asked: 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "lengths", "ticks"),
-    [
-        ("published-overlap", {"rs": 2500}, 2500 + 70),
-        ("published-rs-nmc", {"rs-nmc": 1800, "rs": 2500}, 1800 + 70),
-        ("isolated-cu-split", {"rs": 990}, 990 + 70),
-    ],
-)
-def test_what_runs_together_ends_with_the_longer_one(strategy: str, lengths: dict[str, int], ticks: int) -> None:
-    """Does the reduce-scatter decide when it is longer than the GEMM?"""
-    assert FakeParts(strategy, **lengths).result().total == ticks
-
-
-@pytest.mark.parametrize(
     ("least", "overlap", "near_memory"),
     [
         (LeastTimes(compute=3, link=2, operands=1, memory=1), 3, 3),
@@ -149,13 +136,6 @@ def test_cu_split_gives_every_compute_unit_to_one_side() -> None:
         assert set(others.units.values()) == {None}
 
 
-@pytest.mark.parametrize("strategy", ["cu-split", "isolated-cu-split"])
-def test_cu_split_needs_to_know_the_split(strategy: str) -> None:
-    with pytest.raises(ValueError, match="collective_compute_units: is missing"):
-        overlap_strategies.get(strategy).encode({})
-    assert overlap_strategies.get(strategy).encode({"collective_compute_units": 8}) == {"collective_compute_units": 8}
-
-
 @pytest.mark.parametrize(("strategy", "policy"), [("t3", "round_robin"), ("t3-mca", "mca")])
 def test_t3_is_arbitrated_as_its_name_promises(strategy: str, policy: str) -> None:
     """The fused part, and no other."""
@@ -183,41 +163,6 @@ def test_each_phase_comes_after_what_it_needs(strategy: str, order: dict[str, li
     parts = FakeParts(strategy)
     parts.result()
     assert parts.order == order
-
-
-def test_phases_are_passed_on_by_role() -> None:
-    """Does the result carry the phases that say why?"""
-    by_role = FakeParts("sequential").result().by_role
-    assert {role: phase.name for role, phase in by_role.items()} == {
-        "gemm": "gemm", "reduce_scatter": "rs", "all_gather": "ag"
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("strategy", "taken"),
-    [
-        ("sequential", set()),
-        ("cu-split", {"round_robin", "compute_first", "mca", "somebody's"}),
-        ("isolated-cu-split", set()),
-        ("t3", {"round_robin", "compute_first", "somebody's"}),
-        ("t3-mca", {"mca"}),
-    ],
-)
-def test_a_policy_belongs_to_the_strategies_that_take_it(strategy: str, taken: set[str]) -> None:
-    policies = ("round_robin", "compute_first", "mca", "somebody's")
-    assert {policy for policy in policies if overlap_strategies.get(strategy).takes(policy)} == taken
-
-
-def test_speedups_are_over_one_of_them() -> None:
-    own = {name for name in baselines() if not is_of_a_user(home_of(overlap_strategies.get(name).plan)[0])}
-    assert own == {"sequential"}
-
-
-def test_no_two_strategies_have_one_place() -> None:
-    """Colours of figures follow from the places."""
-    orders = [overlap_strategies.get(name).order for name in overlap_strategies]
-    given = [order for order in orders if order is not None]
-    assert len(set(given)) == len(given) >= 6
 
 
 def test_every_strategy_says_whether_it_can_be_run_today() -> None:

@@ -84,10 +84,3 @@ def test_updates_expected_are_those_that_come(n: int) -> None:
     tracked = stores.updates > 0
     assert (stores.updates[tracked] == (local + incoming)[tracked]).all()
     assert not incoming[op.chunk(0).start : op.chunk(0).stop].any(), "nobody writes to what is stored remotely"
-
-
-def test_block_size_reaches_the_dma() -> None:
-    """Is the number of wavefront tiles per DMA block that of the machine?"""
-    op = operator(4)
-    due = op.machine.gpu.dma.wavefront_tiles_per_block
-    assert [one.tiles_per_block for one in mapped(op).forwards] == [due, due]

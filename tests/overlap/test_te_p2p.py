@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ConfigError, UsageError
 from t3sim.program.host import GRAPH
-from t3sim.program.operations import Gemm
 from t3sim.program.plan import Part
 from t3sim.program.verify import problems_of
 from t3sim.strategies import te_p2p
 from t3sim.strategies.te_p2p import te_p2p_program
 from t3sim.system.simulate import simulate
-from tests.conftest import cases
 from tests.explicit.test_agreement import ENGINE, SWITCH
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
@@ -57,24 +54,9 @@ def test_each_ordering_is_needed_but_for_the_turns_of_the_gemms(n: int) -> None:
         assert {problem.check for problem in problems_of(changed(good, of_operation, change))} == {"waits"}, what
 
 
-@pytest.mark.parametrize("tp", cases([1, 2, 3, 4], 1, 3))
-@pytest.mark.parametrize("mode", ["mirrored", "explicit"])
-def test_it_computes_the_reduced_rows(tp: int, mode: str) -> None:
-    if mode == "explicit" and tp == 1:
-        pytest.skip("one GPU is no ring")
-    audit = Audit(has_checks=True, has_data=True)
-    assert simulate(of(f"mode={mode}", tp=tp), audit=audit).total > 0
-    assert audit.n_values > 0
-
-
 def test_refusals() -> None:
     with pytest.raises(UsageError, match=r"strategy\.streams: is 4, TransformerEngine has at most 3"):
         te_p2p.te_p2p(operator(4), {"streams": 4, "host": GRAPH})
     with pytest.raises(ConfigError, match="te-p2p-rs: this machine has no copy engines"):
         simulate(point("te-p2p-rs", *SWITCH, shape=(256, 128, 64), tp=4))
     assert simulate(point("te-p2p-rs", *SWITCH, f"machine.gpu.copy_engines={ENGINE}", shape=(254, 128, 64), tp=3)).total
-
-
-def test_one_stream_runs_one_gemm_at_a_time() -> None:
-    one = te_p2p_program(operator(4), 0, 1, GRAPH)
-    assert {gemm.stream for gemm in one.operations if isinstance(gemm, Gemm)} == {0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,6 @@ from t3sim.strategies.flux import PARAMETERS, flux_push
 from t3sim.strategies.sequential import sequential
 from t3sim.strategies.t3 import t3
 from t3sim.system.user_code import problems_of_roles
-from t3sim.workload.tiling import output_pitch_bytes
 from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
@@ -184,20 +182,9 @@ def test_owners_of_rows_share_tiles(strategy: Any, params: dict[str, int]) -> No
         strategy(ragged(3), params)
 
 
-def test_engines_copy_whole_rows_of_tiles() -> None:
-    with pytest.raises(UsageError, match=r"strategy\.chunks: is 3, but each of 4 GPUs has 2 rows .* works is 2"):
-        copy_engine_scatter(operator(4), SCATTER | {"chunks": 3})
-
-
 def test_a_machine_without_engines_is_refused() -> None:
     with pytest.raises(UsageError, match="this machine has no copy engines"):
         copy_engine_scatter(replace(operator(4), machine=machine("t3-tiny")), SCATTER)
-
-
-def test_an_order_of_flux_is_a_word() -> None:
-    assert [encoded(PARAMETERS, {"order": word})["order"] for word in ("next", "naive")] == [0, 1]
-    with pytest.raises(ValueError, match="order: 1 is not next or naive"):
-        encoded(PARAMETERS, {"order": 1})
 
 
 def test_which_parts_need_every_gpu() -> None:
@@ -227,21 +214,6 @@ def test_collectives_alone_compute_what_they_have_to(op: str, preset: str, size:
     assert (kernel.flags == (2, 1)) == (preset == "h200" and size < 1 << 20)
 
 
-def test_the_gemm_lies_where_it_always_did() -> None:
-    """A, B behind it, and the output on the next stripe of channels."""
-    op = ragged(4)
-    kernel = gemm_part(op).programs[0].operations[0]
-    assert isinstance(kernel, Gemm)
-    memory, shape = op.machine.memory, op.shape
-    slices = math.ceil(shape.k / op.tiles.tiling.k_slice)
-    stripe = memory.channel_interleave // memory.access * memory.n_channels
-    c = math.ceil((shape.m + shape.n) * slices * op.line / stripe) * stripe
-    assert (kernel.a, kernel.b) == (0, shape.m * slices * op.line)
-    tiles = op.tiles.workgroups
-    pitch = output_pitch_bytes(shape) // op.granule
-    assert (kernel.stores.first == c + tiles["row"] * pitch + tiles["column"] * 2 // op.granule).all()
-
-
 def test_orders_of_flux_push() -> None:
     """Next: rows of the next rank first and own last. Naive: all begin with the rows of one rank."""
     op = operator(4)
@@ -260,12 +232,3 @@ def test_workgroups_of_unlike_chunks_are_paired_in_order() -> None:
     assert (to.tolist(), n_to.tolist()) == ([10, 12, 13], [2, 1, 1])
     to, n_to = paired(range(4), range(10, 13))
     assert (to.tolist(), n_to.tolist()) == ([10, 11, 12, 12], [1, 1, 1, 0])
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("preset", ["t3-150", "h200"])
-def test_whole_sublayers_compute_what_they_have_to(name: str, preset: str) -> None:
-    """T-NLG FC-2 on eight GPUs."""
-    plan, params = PLANS[name]
-    check_plan(plan(replace(operator_of(GemmShape(m=8192, n=4256, k=2128), 8), machine=with_engines(preset)), params))

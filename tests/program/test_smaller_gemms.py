@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from t3sim import load_experiment
@@ -72,11 +71,6 @@ def test_tiles_end_where_the_rows_of_a_rank_do(strategy: str, kind: str, tmp_pat
     gemms = [one for one in fused.programs[0].operations if isinstance(one, Gemm)]
     assert gemms
     assert all(1024 % one.trace.tiling.workgroup_tile[0] == 0 for one in gemms)
-
-
-def test_what_has_fewer_tiles_than_chunks_has_empty_ones() -> None:
-    trace = operator().tiles_of(rows=8, columns=16, n_chunks=4)
-    assert np.diff(trace.chunk_ranges)[:, 0].tolist() == [1, 0, 0, 0]
 
 
 def test_an_experiment_that_names_a_library_has_it_at_hand(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from t3sim.experiment.planning.plan import load_experiment
-from t3sim.experiment.running.phase_files import StoredPhase, decode, encode
 from t3sim.experiment.running.runner import timelines_of
 from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Flow, Timeline
@@ -136,10 +135,3 @@ def test_flows_are_bound_to_slices_of_the_file() -> None:
     assert len({e["pid"] for e in flows}) == N
     moments = [e for e in events if e["ph"] == "i"]
     assert {e["name"].split()[-1] for e in moments} == {"complete"}
-
-
-def test_a_stored_phase_keeps_its_flows_and_operations() -> None:
-    phase = simulated("t3", "explicit").phases[0]
-    found = decode(encode(StoredPhase("digest", phase, 1.0)), with_timeline=True).phase
-    assert (found.timeline, found.spans) == (phase.timeline, phase.spans)
-    assert phase.timeline.flows

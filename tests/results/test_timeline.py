@@ -116,16 +116,6 @@ def test_a_collective_says_which_chunk_a_step_works_on() -> None:
     assert [args for _, _, args in steps("gpu[0]", 0)] == [{"chunk": 0}, {"chunk": 1}]
 
 
-def test_same_timeline_same_bytes() -> None:
-    content = timeline_bytes({"t3": example()})
-    assert content == timeline_bytes({"t3": example()})
-    assert content[4:8] == bytes(4)  # no time of writing in the header
-
-
-def test_empty_file_is_valid() -> None:
-    assert events_in(timeline_bytes({})) == []
-
-
 def test_overlapping_spans_get_lanes_of_their_own() -> None:
     spans = [Span("dma", "a", 0, 10), Span("dma", "b", 5, 10), Span("dma", "inside a", 2, 3), Span("dma", "c", 10, 5)]
     events = events_in(timeline_bytes({"run": Timeline(spans)}))

@@ -12,7 +12,7 @@ from t3lab.validation.simulation import MemoryContention
 from t3sim.checks.audit import Audit
 from t3sim.checks.invariants import broken
 from t3sim.config.presets import load_tiling
-from t3sim.errors import ModelError, UsageError
+from t3sim.errors import ModelError
 from t3sim.gpu.units import _jit
 from t3sim.program.operations import Program
 from t3sim.program.operator import Operator
@@ -22,7 +22,7 @@ from t3sim.strategies.interface import Phase
 from t3sim.system.machine import MirroredMachine, check_drained
 from t3sim.system.parts import MirroredParts, PhaseStore
 from tests.conftest import cases
-from tests.kernel.small import explicit, machine, mirrored, trace_of
+from tests.kernel.small import machine, mirrored, trace_of
 
 from .conftest import base_run
 
@@ -89,19 +89,6 @@ def test_what_is_cut_off_is_no_error_and_all_else_is_checked() -> None:
     for wait in phase.waits:
         of_unit[wait.unit] = of_unit.get(wait.unit, 0) + wait.ticks
     assert of_unit.get("compute unit", 0) == (SPEC.gpu.n_compute_units * phase.ticks if _jit.IS_COUNTING else 0)
-
-
-@pytest.mark.parametrize(
-    ("background", "said"), [((0, 1), "all its streams"), ((2,), "stream 2"), ((1, 7), "stream 7")]
-)
-def test_some_stream_is_awaited_and_none_is_named_that_is_not_there(background: tuple[int, ...], said: str) -> None:
-    with pytest.raises(UsageError, match=f"program: {said}"):
-        mirrored(SPEC, program(*background))
-
-
-def test_gpus_that_wait_for_each_other_have_no_background() -> None:
-    with pytest.raises(UsageError, match="mirrored mode"):
-        explicit(SPEC, program(1), replace(program(1), rank=1))
 
 
 @pytest.mark.parametrize("beside", cases(["read", "write", "copy"], "write"))

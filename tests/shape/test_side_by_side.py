@@ -13,7 +13,7 @@ from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.units import codes
 from t3sim.program.operator import Operator
-from t3sim.program.side_by_side import ROUNDS, kernels_for, side_by_side_part, times_side_by_side
+from t3sim.program.side_by_side import ROUNDS, kernels_for, side_by_side_part
 from t3sim.strategies.interface import Span
 from t3sim.system.spans import spans_of
 from t3sim.workload.tiling import make_tile_trace, resident_workgroups
@@ -78,12 +78,6 @@ def test_a_span_says_how_long_a_collective_waited_for_a_compute_unit() -> None:
     began = collective.start + collective.waited
     assert collective.waited > 0
     assert 0 <= run.started_at - (began + run.startup) < run.slot
-
-
-def test_one_collective_counts_without_what_it_waited_for_the_first_gemm() -> None:
-    run = together(persistent=True, n_workgroups=2, startup_us=5)
-    [collective] = (span for span in run.spans if span.kind == "moves")
-    assert times_side_by_side(run.spans, 2, 1)[1] == collective.end - collective.waited
 
 
 @pytest.mark.parametrize("persistent", [True, False])

@@ -58,11 +58,3 @@ def test_values_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
     done = t3sim_here("run", "e.yaml", "--data", cwd=tmp_path)
     assert done.returncode == 2
     assert "carrying real values needs about " in done.stderr
-
-
-def test_values_are_not_carried_through_an_l2_that_keeps_what_was_stored(tmp_path: Path) -> None:
-    (tmp_path / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
-    done = t3sim_here("run", "e.yaml", "--data", "-s", "machine.gpu.l2.retention=4 KiB", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "this machine's L2 keeps what was stored (`gpu.l2.retention`)" in done.stderr
-    assert done.stderr.rstrip().endswith("take `-s machine.gpu.l2.retention=null`")

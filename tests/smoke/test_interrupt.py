@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.cli._errors import GOES_ON
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.core import GpuCore
 from t3sim.system import simulate
 from t3sim.system.compilation import compile_for
-from tests.conftest import REPOSITORY, cases
-from tests.smoke.command_line import INTERRUPTIBLE, ONE_POINT, entries, result_files, simulated
+from tests.conftest import REPOSITORY
+from tests.smoke.command_line import INTERRUPTIBLE, ONE_POINT, result_files, simulated
 
 LONG = "name: long\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-2, tp: 8}\nstrategy: t3\n"
 SHORT_S = 30.0  # a guard against hanging on a busy machine: an interrupted run ends within a second
@@ -45,19 +44,6 @@ def simulating(folder: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
-
-
-@pytest.mark.parametrize("seconds", cases([0.5, 1.5], 1.5))
-def test_interrupted_run_leaves_no_result(seconds: float, tmp_path: Path) -> None:
-    with simulating(tmp_path) as process:
-        time.sleep(seconds)
-        process.send_signal(signal.SIGINT)
-        printed, errors = process.communicate(timeout=SHORT_S)
-    assert (process.returncode, errors.strip()) == (130, f"t3sim: {GOES_ON}")
-    assert "Times (us)" not in printed
-    assert entries(tmp_path)[:2] == ["long.yaml", "results"]
-    assert result_files(tmp_path / "results") == []
-    assert [name for name in entries(tmp_path) if name.endswith(".tmp")] == []
 
 
 def test_interrupted_run_keeps_an_earlier_result(tmp_path: Path) -> None:

@@ -11,12 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from t3sim import errors
-from t3sim.cli import main
 from t3sim.errors import STUDY, EnvironmentFailure
-from t3sim.experiment.running.workers import THIS_PROCESS, workers_for
 from tests.conftest import REPOSITORY
 from tests.smoke.command_line import ONE_POINT, simulated
 
@@ -72,21 +68,3 @@ def test_what_needs_more_says_so(light: dict[str, str], tmp_path: Path, argument
     done = t3sim(light, tmp_path, *arguments)
     assert done.returncode == EnvironmentFailure.exit_code
     assert re.fullmatch(rf"t3sim: (this command needs|worker processes need) \w+, {REMEDY}", done.stderr)
-
-
-def test_long_work_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert workers_for([100.0, 100.0]) != THIS_PROCESS
-    monkeypatch.setattr(errors, "find_spec", lambda name: None if name == "dask" else object())
-    assert workers_for([100.0, 100.0]) == THIS_PROCESS
-    with pytest.raises(EnvironmentFailure, match="worker processes need dask"):
-        workers_for([100.0], jobs=2)
-
-
-def test_windows_is_told_what_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    result = CliRunner().invoke(main, ["run", "e.yaml"])
-    assert result.exit_code == 2
-    assert result.output.splitlines() == [
-        "t3sim: runs on Linux and macOS; on Windows, install it in the Windows Subsystem for Linux (WSL)"
-    ]

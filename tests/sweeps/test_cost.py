@@ -10,14 +10,12 @@ import pytest
 
 from t3sim.errors import ConfigError
 from t3sim.experiment.planning import estimate
-from t3sim.experiment.planning.estimate import least_hours, phase_seconds, planned_hours, work_of
+from t3sim.experiment.planning.estimate import least_hours, phase_seconds, planned_hours
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.experiment.running import cost
 from t3sim.experiment.running.cost import (
     cost_lines,
     described,
-    host_factor,
-    in_words,
     layouts_to_compile,
     prepare_kernel,
 )
@@ -93,14 +91,6 @@ def test_only_the_layouts_of_these_points_are_compiled(monkeypatch: pytest.Monke
     points = [*load_experiment(STUDY, H200).points, *load_experiment(STUDY, TINY).points]
     assert len(layouts_to_compile(points)) == 2
     assert len(layouts_to_compile(points[:1])) == 1
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.1, "1 s"), (119, "119 s"), (120, "2 min"), (7100, "118 min"), (7200, "2 h"), (2e5, "2 days")],
-)
-def test_durations_in_words(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
 
 
 def test_one_estimate_for_the_limit_and_for_the_phases() -> None:
@@ -197,30 +187,3 @@ def test_what_is_in_the_background_takes_no_longer_than_what_it_is_for() -> None
 
     assert seconds(3, 0) == pytest.approx(seconds(10, 0), rel=1e-6)
     assert seconds(3, 0) < 0.5 * seconds(10)
-
-
-def requests_of_gemm(*tiling: str) -> float:
-    """Return the estimated DRAM requests of the GEMM of T-NLG FC-2, TP 8, with arrays stored by columns."""
-    points = load_experiment(STUDY, ["machine=t3-accel-sim", "strategy=sequential", *tiling]).points
-    job = next(job for job in plan_phases(points, {}).values() if job.name == "gemm")
-    (work,) = work_of(job.part.programs[0], job.machine)
-    return work.requests
-
-
-@pytest.mark.parametrize(
-    ("tile", "read"), [("[128, 128]", 295_690_496), ("[128, 256]", 295_536_640)], ids=["two on a unit", "one"]
-)
-def test_operands_of_arrays_stored_by_columns_are_read_once_for_each_wave(tile: str, read: int) -> None:
-    """What the simulated GEMM reads and writes, in accesses of 32 B?"""
-    output = 69_730_304
-    requests = requests_of_gemm(f"tiling={{preset: gemm-blas, workgroup_tile: {tile}}}")
-    assert requests == pytest.approx((read + output) / 32, rel=0.05)
-
-
-def test_a_tile_that_only_fits_turned_as_a_whole_has_an_estimate() -> None:
-    """Of 64 x 96 by wavefronts of 64 x 32: turned alone, a workgroup's tile is not made of a wavefront's."""
-    assert requests_of_gemm("tiling={preset: gemm-blas, workgroup_tile: [64, 96], wavefront_tile: [64, 32]}") > 0
-
-
-def test_the_host_is_measured_once() -> None:
-    assert host_factor() == host_factor() > 0

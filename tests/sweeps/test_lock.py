@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -12,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from t3sim.errors import EnvironmentFailure
-from t3sim.experiment.running import result_folder
 from t3sim.experiment.running.result_folder import LOCK_NAME, owned
-from t3sim.files import publish
 from tests.sweeps.sweeping import Command, finished, until
 
 HOLD = (
@@ -63,20 +60,3 @@ def test_the_lock_of_a_dead_owner_is_none(tmp_path: Path) -> None:
     until(lambda: process.poll() is not None)
     with owned(tmp_path / "results") as folder:
         assert (folder / LOCK_NAME).read_text(encoding="utf-8").startswith(f"process {os.getpid()} on ")
-
-
-def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
-    publish({tmp_path / "results.csv": b"kept"})
-    (tmp_path / ".results.csv.1.tmp").write_bytes(b"half")
-    with owned(tmp_path):
-        pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK_NAME, "results.csv"]
-
-
-def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(result_folder.fcntl, "flock", refuse)
-    with pytest.raises(EnvironmentFailure, match=r"\.lock: cannot be locked: .* \(ENOLCK\)"), owned(tmp_path):
-        pass

@@ -9,7 +9,6 @@ import ipaddress
 import json
 import os
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -144,18 +143,6 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     return sorted({(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN})
 
 
-def socket_folders(processes: list[psutil.Process]) -> set[Path]:
-    """Return the folders of the socket files of *processes*."""
-    connections = told_by(processes, lambda process: process.net_connections("unix"))
-    return {Path(c.laddr).parent for c in connections if c.laddr}
-
-
-def scratch_folders(processes: list[psutil.Process]) -> set[Path]:
-    """Return where the folders lie from which dask lets *processes* import; it keeps them locked."""
-    paths = [Path(file.path) for file in told_by(processes, lambda process: process.open_files())]
-    return {above.parent for path in paths for above in path.parents if above.name.startswith("dask-scratch-space")}
-
-
 def secrets_of(processes: list[psutil.Process]) -> list[str]:
     """Return the arguments and variables of *processes* that hold a key."""
     texts = told_by(processes, lambda process: [*process.cmdline(), *process.environ().values()])
@@ -182,12 +169,6 @@ def test_workers_listen_on_loopback_only(protected: list[psutil.Process]) -> Non
     addresses = listening(protected)
     assert len(addresses) == N_PORTS
     assert {ip for ip, _ in addresses} == {"127.0.0.1"}
-
-
-def test_files_are_where_nobody_else_can_write(protected: list[psutil.Process]) -> None:
-    [folder] = socket_folders(protected)  # of the process that workers are forked from
-    assert scratch_folders(protected) == {folder}
-    assert (folder.stat().st_uid, stat.S_IMODE(folder.stat().st_mode)) == (os.geteuid(), 0o700)
 
 
 def test_nothing_answers_at_another_address(protected: list[psutil.Process]) -> None:

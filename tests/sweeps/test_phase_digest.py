@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from t3sim.errors import UsageError
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.experiment.running import phase_digest as module
-from t3sim.experiment.running.phase_digest import content_of, phase_digest
+from t3sim.experiment.running.phase_digest import phase_digest
 from t3sim.experiment.running.phase_files import StoredPhase, decode, encode
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
-from t3sim.program.parts import gemm_part
 from t3sim.strategies import Phase
 from t3sim.system.parts import PhaseJob
-from t3sim.system.simulate import operator_of
 from tests.harness.planned import plan_phases
-from tests.harness.sublayers import point
 from tests.smoke.command_line import GEMM, HEADER
 from tests.sweeps.sweeping import experiment
 
@@ -65,47 +60,6 @@ def test_the_layers_that_decide_no_phase_are_those_above_the_system(repository: 
     [system] = [i for i, layer in enumerate(layers) if "(system)" in layer]
     above = {name.strip(" ()") for layer in layers[:system] for name in layer.split("|")}
     assert above | {"__main__.py"} == set(module.ABOVE_SYSTEM)
-
-
-def adder(n: int) -> object:
-    return lambda value: value + n
-
-
-@dataclass
-class Scale:
-    factor: int
-
-    def __call__(self, value: int) -> int:
-        return value * self.factor
-
-
-class Offset:
-    def __init__(self, by: int) -> None:
-        self.by = by
-
-    def __call__(self, value: int) -> int:
-        return value + self.by
-
-
-@pytest.mark.parametrize(
-    "make", [adder, Scale, Offset, partial(partial, max)], ids=["closure", "dataclass", "object", "partial"]
-)
-def test_what_a_callable_brings_along_counts(make: object) -> None:
-    assert content_of(make(1)) == content_of(make(1))
-    assert content_of(make(1)) != content_of(make(2))
-
-
-def test_types_are_told_apart() -> None:
-    contents = [content_of(value) for value in (1, True, "1", None, (1,), {"a": 1})]
-    assert len({repr(content) for content in contents}) == len(contents)
-
-
-def test_what_has_no_content_is_refused() -> None:
-    run = point("sequential")
-    part = gemm_part(operator_of(run))
-    job = PhaseJob((object(),), "odd", lambda _: Phase("odd", 1, {}, Timeline()), part, run.machine)
-    with pytest.raises(UsageError, match="phase `odd` cannot be told from others: object"):
-        phase_digest(job, ())
 
 
 def test_a_phase_comes_back_from_its_file_as_it_was() -> None:

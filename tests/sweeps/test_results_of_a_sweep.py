@@ -17,7 +17,6 @@ from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.planning.axes import axis_texts
 from t3sim.experiment.running import result_table
 from t3sim.experiment.running.runner import Sweep, run
-from t3sim.experiment.running.workers import Workers
 from t3sim.results.record import COLUMNS
 from t3sim.results.writer import read_results
 from tests.harness.here import t3sim_here
@@ -30,10 +29,6 @@ POLICIES = (
     + "workload: {gemm: {m: 256, n: 512, k: 128}, tp: 4}\n"
     + "strategy: t3-mca\narbitration: {policy: mca, threshold: 5}\n"
     + "sweep: {grid: {strategy: [sequential, t3-mca], arbitration.threshold: [1, none], quantum: [100 ns, 250 ns]}}\n"
-)
-TILINGS = (
-    "name: tilings\nmachine: t3-tiny\nworkload: {gemm: {m: 256, n: 256, k: 128}, tp: 4}\n"
-    "sweep: {grid: {tiling: [gemm-64x64, {preset: gemm-64x64, prefetch_depth: 2}], strategy: [sequential, t3]}}\n"
 )
 
 
@@ -117,46 +112,6 @@ def test_a_value_that_a_point_does_not_depend_on_is_left_empty(tmp_path: Path) -
         ("", "100 ns"), ("", "250 ns"),
         ("1", "100 ns"), ("1", "250 ns"), ("none", "100 ns"), ("none", "250 ns"),
     ]  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:.*holds .* points of")
-def test_the_baseline_does_not_depend_on_the_policy_but_on_the_tiling(tmp_path: Path) -> None:
-    for text in (POLICIES, TILINGS):
-        records = run(experiment(tmp_path, text), tmp_path / "results").records
-        assert all(record.speedup is not None for record in records)
-    baselines = {record.time_us for record in records if record.strategy == "sequential"}
-    assert len(baselines) == 2  # the two tilings; each is compared with its own
-    assert [record.speedup for record in records if record.strategy == "sequential"] == [1.0, 1.0]
-
-
-def test_an_axis_that_changes_nothing_is_said(tmp_path: Path) -> None:
-    (tmp_path / "e.yaml").write_text(POLICIES, encoding="utf-8")
-    done = t3sim_here("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
-    assert done.returncode == 0
-    assert done.stderr.startswith("note: sweep axis quantum changed nothing")
-    assert json.loads((tmp_path / "out" / "manifest.json").read_bytes())["axes_without_effect"] == ["quantum"]
-
-
-def test_timelines_for_few_points_or_on_demand(tmp_path: Path) -> None:
-    few = "name: few\n" + SMALL + "strategy: t3\n"
-    assert "timeline" not in run(experiment(tmp_path, few), tmp_path / "without", timeline=False).files
-    outcome = run(experiment(tmp_path, few), tmp_path / "with")
-    table = pq.read_table(outcome.files["timeseries"])
-    columns = ["model", "sublayer", "tp", "machine", "mode", "phase", "gpu", "time_us", "compute_read_gbps"]
-    assert table.column_names[:13] == [
-        *columns, "compute_write_gbps", "comm_read_gbps", "comm_write_gbps", "link_gbps",
-    ]  # fmt: skip
-    of_classes = [f"class_{name}_{way}_gbps" for name in ("compute", "communication") for way in ("read", "write")]
-    assert [name for name in table.column_names if name.startswith("class_")] == of_classes
-    assert set(table["gpu"].to_pylist()) == {"gpu[0]"}
-    assert set(table["mode"].to_pylist()) == {"mirrored"}
-    phases = table["phase"].to_pylist()
-    assert list(dict.fromkeys(phases)) == ["fused, round_robin", "all-gather", "gemm"]
-    fused = [name == "fused, round_robin" for name in phases]
-    read = sum(value for value, is_fused in zip(table["compute_read_gbps"].to_pylist(), fused, strict=True) if is_fused)
-    bin_us = table["time_us"][1].as_py() - table["time_us"][0].as_py()
-    counters = outcome.results[0].phase("fused").counters
-    assert read * bin_us * 1e3 == pytest.approx(counters["operand_read_bytes"], rel=1e-3)
 
 
 def test_phases_can_be_shared_by_folders(tmp_path: Path, undisturbed: Path) -> None:
@@ -276,18 +231,3 @@ def test_a_model_that_some_degrees_cannot_slice(degrees: str, n_rows_left: int, 
     if n_rows_left:
         assert n_rows(tmp_path / "out") == n_rows_left
     assert t3sim_here("config", "check", "e.yaml", cwd=tmp_path).returncode == code
-
-
-def test_an_outcome_is_shown_in_one_line(tmp_path: Path) -> None:
-    outcome = run(experiment(tmp_path, SWEEP), tmp_path / "results", workers=0)
-    assert repr(outcome) == f"Outcome(9 points, 0 failed, results in {tmp_path / 'results'})"
-
-
-def test_workers_are_a_number() -> None:
-    assert Workers.of(4) == Workers(4)
-    with pytest.raises(UsageError, match="workers: is -1"):
-        Workers.of(-1)
-
-
-def test_the_package_shows_what_it_offers() -> None:
-    assert dir(t3sim) == sorted(t3sim.__all__)

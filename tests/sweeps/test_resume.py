@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from t3sim.cli._errors import GOES_ON
-from t3sim.experiment.running.runner import run
-from t3sim.results.writer import CSV_NAME
 from tests.conftest import cases, sample
 from tests.smoke.command_line import entries, manifest_of
 from tests.sweeps.sweeping import RUN, SWEEP, Command, experiment, finished, gone, phases_in, running, until, workers_of
@@ -81,21 +79,6 @@ def test_a_disk_that_is_full_ends_a_run_and_nothing_is_lost(
     assert done.returncode == 0, done.stderr
     assert f"{len(kept)} of them finished already" in done.stdout
     assert command.rows(output) == command.rows(expected)
-
-
-def test_the_table_of_a_resumed_run_is_that_of_one_run(undisturbed: Path, tmp_path: Path) -> None:
-    """Also the host times: they belong to the phases.  Here the same phases make the table in one go."""
-    output = tmp_path / "results"
-    folder = output / "phases"
-    folder.mkdir(parents=True)
-    for path in phases_in(undisturbed)[::2]:
-        (folder / path.name).write_bytes(path.read_bytes())
-    run(experiment(tmp_path, SWEEP), output)
-    again = run(experiment(tmp_path, SWEEP), tmp_path / "again", phases=folder)
-    assert again.files["results.csv"].read_bytes() == (output / CSV_NAME).read_bytes()
-    before = (output / CSV_NAME).read_bytes()
-    run(experiment(tmp_path, SWEEP), output)
-    assert (output / CSV_NAME).read_bytes() == before
 
 
 def test_workers_die_with_their_driver_and_the_run_goes_on(command: Command, expected: Path, tmp_path: Path) -> None:

@@ -9,28 +9,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import dask
 import pytest
 
 from t3sim.errors import UsageError
 from t3sim.experiment.running import dask_settings
-from t3sim.experiment.running.phase_task import Finished, PhaseTask, Say, SetAside, TaskReport, Workforce
-from t3sim.experiment.running.runner import Sweep
-from t3sim.experiment.running.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, ThisProcess, Workers, workers_for
+from t3sim.experiment.running.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, Workers, workers_for
 from tests.checks.liveness.test_command_line import HANGS, STINGY
 from tests.conftest import REPOSITORY, cases, sample
 from tests.smoke.command_line import result_files, rows_of
 from tests.sweeps.sweeping import (
     RUN,
     SMALL,
-    SWEEP,
     Command,
     experiment,
     finished,
@@ -67,30 +61,6 @@ DEADLY_WAYS = {
 }
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL
 KILLED_AFTER = (1, 5, 9)[: sample(3, 1)]  # phases
-
-
-@dataclass
-class Watched:
-    """*n* workers, all of them this process, that note how long the phases take by estimate that they are given."""
-
-    n: int
-    seconds: list[float] = field(default_factory=list)
-
-    def hired(self, _say: Say) -> AbstractContextManager[Workforce]:
-        return nullcontext(self)
-
-    def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
-        self.seconds += [task.seconds for task in tasks]
-        return ThisProcess().simulate(tasks, report)
-
-
-@pytest.mark.parametrize(("n", "longest_first"), [(8, True), (1, False)])
-def test_workers_get_the_longest_of_few_phases_first(n: int, longest_first: bool, tmp_path: Path) -> None:
-    """Of many, points come in their order, so that what is finished is a part of the table."""
-    workers = Watched(n)
-    Sweep(experiment(tmp_path, SWEEP), tmp_path / "results").run(cast("Workers", workers))
-    assert len(workers.seconds) > 4
-    assert (workers.seconds == sorted(workers.seconds, reverse=True)) is longest_first
 
 
 def test_killing_all_workers_now_and_then_loses_nothing(command: Command, expected: Path, tmp_path: Path) -> None:
@@ -254,10 +224,3 @@ def test_workers_are_started_only_if_it_pays() -> None:
     assert workers_for([1.0], scheduler="tcp://a:1") == Workers(scheduler="tcp://a:1")
     with pytest.raises(UsageError, match="give one of them"):
         workers_for([1.0], 2, "tcp://a:1")
-
-
-def test_many_phases_take_as_long_as_the_longest_or_their_share() -> None:
-    assert Workers(2).wall_seconds([1.0, 1.0, 4.0]) == 4.0
-    assert Workers(2).wall_seconds([3.0, 3.0, 4.0]) == 5.0
-    assert THIS_PROCESS.wall_seconds([3.0, 3.0, 4.0]) == 10.0
-    assert Workers(scheduler="tcp://a:1").wall_seconds([1.0]) is None

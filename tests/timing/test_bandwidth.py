@@ -70,20 +70,3 @@ class TestBounds:
         starts = np.sort([entry.at + latency[entry.command] for entry in log if entry.command in latency])
         assert len(starts) == N
         assert np.diff(starts).min() >= TIMINGS["nBL"]
-
-
-class TestCanaries:
-    """Would the bands notice a wrong model?"""
-
-    def test_no_refresh_leaves_the_streaming_band(self) -> None:
-        assert share_of_peak(stream(N), nREFI=0) > 92
-
-    def test_one_cycle_more_between_activates_leaves_the_random_band(self) -> None:
-        assert share_of_peak(random_reads(N), nRRDS=5, nRRDL=5) < 44
-
-    def test_one_cycle_more_between_columns_leaves_the_streaming_band(self) -> None:
-        assert share_of_peak(stream(N), nCCDS=3) < 89.5
-
-    def test_a_short_queue_leaves_the_mixed_band(self) -> None:
-        short = Setup(TIMINGS, is_split=True, capacity=16, high_watermark=12, low_watermark=3)
-        assert share_of_peak(mixed(N), short) < 64

@@ -43,11 +43,6 @@ def test_the_command_after_an_update_comes_at_the_earliest_legal_cycle(gate: Gat
     check_is_tight(gate)
 
 
-def test_both_update_timings_have_a_gate() -> None:
-    """Is one of the two missing?"""
-    assert {"nCCDWS", "nCCDWL"} <= {gate.rule for gate in GATES}
-
-
 class TestUpdates:
     def test_updates_to_one_bank_group_take_twice_as_long(self) -> None:
         """In one group, is the store rate 1 / tCCDL and the update rate 1 / (2 tCCDL)?"""

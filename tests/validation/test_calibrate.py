@@ -9,14 +9,13 @@ import csv
 import io
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from t3lab.cli.validate import machine_of
 from t3lab.measurements.samples import Measurement, Measurements
-from t3lab.validation.calibrate import Fitted, calibrate, readings, value_at, with_value
+from t3lab.validation.calibrate import Fitted, calibrate, value_at, with_value
 from t3lab.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation
 from t3lab.validation.tables import calibration_table, machine_file
 from t3sim.collective.choice import protocol_of
@@ -126,18 +125,6 @@ def test_the_fit_explains_the_times(result: tuple[MachineSpec, list[Fitted]]) ->
         assert one.error <= one.error_before
 
 
-def test_readings_are_what_was_measured() -> None:
-    """Latencies in cycles of 1.98 GHz, the rate of many workgroups only, the launch to a tenth of a microsecond."""
-    found = {one.path: one.value for one in readings(start(), made_up().rows)}
-    assert found["gpu.l2.hit_latency"] in (296, 298)  # 297, made even: half of it is each way
-    timing = start().memory.timing
-    dram_ns = (34 + 41 + 2) / 2.4 + timing.nRFCpb**2 / (2 * timing.nREFI) / 2.4  # its own, and the mean of refreshes
-    crossings_ns = start().gpu.l2.crossing_latency / 1.98  # half of the loads cross twice
-    assert found["gpu.l2.miss_latency"] == round((400 - dram_ns - crossings_ns) * 1.98) - found["gpu.l2.hit_latency"]
-    assert found["link.bandwidth"] == 333 * 10**9
-    assert found["gpu.kernel_launch"] == 1_700_000
-
-
 def test_every_number_says_where_it_comes_from(result: tuple[MachineSpec, list[Fitted]]) -> None:
     """Is each number in the machine file with its origin and source, and in the table with its points?"""
     _, fitted = result
@@ -159,18 +146,6 @@ def test_the_machine_file_resolves_to_the_fitted_machine(
     read = resolve_machine(Node(str(path), Position("test"))).spec
     for one in fitted:
         assert value_at(read, one.path) == value_at(machine, one.path), one.path
-
-
-def test_groups_without_points_keep_their_numbers() -> None:
-    """Are the numbers of rings untouched by measurements of GEMMs alone?"""
-    rows = made_up()
-    gemms = replace(rows, rows=tuple(r for r in rows.rows if r.kind.startswith("gemm")))
-    machine, fitted = calibrate(start(), gemms, TILING, simulate, lambda text: None)
-    assert {one.path for one in fitted} == {
-        "gpu.compute_unit.matrix_efficiency", "gpu.compute_unit.workgroup_launch",
-        "gpu.operating_points.sustained.matrix_clock",
-    }  # fmt: skip
-    assert machine.gpu.collective_kernel == start().gpu.collective_kernel
 
 
 def test_a_point_that_fails_is_no_fit() -> None:

@@ -103,21 +103,6 @@ def test_whoever_asks_for_one_gets_it(name: str, tmp_path: Path) -> None:
     assert simulated_at(points) == {kind: {name} for kind in KINDS}
 
 
-def test_rings_are_the_same_at_every_operating_point(tmp_path: Path) -> None:
-    """Else the same ring would be simulated again for each."""
-    write_folder(tmp_path, {"sequential": ROWS["sequential"]})
-    of = [Points(MACHINE, tiling(), name).of(read_measurements(tmp_path)) for name in OPERATING_POINTS]
-    rings = {next(point for point in points if point.quantity == "rs_us").simulations for points in of}
-    assert len(rings) == 1
-
-
-def test_a_machine_of_one_clock_has_nothing_to_say(tmp_path: Path) -> None:
-    write_folder(tmp_path, {"gemm": ROWS["gemm"][:1]})
-    [point] = Points(tiny(), tiling(), "onset").of(read_measurements(tmp_path))
-    assert point.operating_point == ""
-    assert point.simulations[0].machine == tiny()  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("stated", ["turbo", 3, {"gemm": "turbo"}])
 def test_an_operating_point_that_there_is_not_is_refused(tmp_path: Path, stated: object) -> None:
     write_folder(tmp_path / "x", {"gemm": ROWS["gemm"][:1]})

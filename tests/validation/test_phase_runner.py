@@ -73,17 +73,6 @@ def test_what_becomes_ready_comes_before_what_is_shorter(tmp_path: Path) -> None
     assert runner._tasks[workers.digests[2]].seconds > before[both]
 
 
-def test_the_work_is_done_when_the_last_phase_is_and_never_becomes_less(tmp_path: Path) -> None:
-    """What starts from others is longer than it was thought to be before they were finished."""
-    short = [replace(RING, size=size) for size in (2048, 4096, 8192)]
-    shares: list[float] = []
-    PhaseRunner((*short, *ALL), tmp_path).simulate(
-        Recorder(), lambda _what, share: shares.append(share), longest_first=True
-    )
-    assert shares == sorted(shares)
-    assert max(shares[:-1]) < 0.9999 < shares[-1] <= 1
-
-
 def test_a_failure_fails_what_starts_from_it_and_nothing_else(tmp_path: Path) -> None:
     workers = Recorder({"reduce-scatter": ModelError("the ring hangs\nmore about it")})
     found = simulated(tmp_path, workers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 from pathlib import Path
@@ -15,23 +14,21 @@ from hypothesis import strategies as st
 
 from t3lab.cli.validate import machine_of
 from t3lab.measurements.samples import Measurement, read_measurements
-from t3lab.validation.kinds import COMPARED, SIMULATED_KINDS, WITHOUT_SIMULATION
 from t3lab.validation.point import Point, Term
-from t3lab.validation.points import Points, compared, read_calibration, simulations_of, tiles_of
+from t3lab.validation.points import Points, compared, read_calibration, simulations_of
 from t3lab.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
     Outcome,
-    Overlapped,
     RecordedTiles,
     Scatter,
     SideBySide,
 )
-from t3lab.validation.tables import COLUMNS, tiles_csv, validation_csv
+from t3lab.validation.tables import validation_csv
 from t3sim.config.presets import load_kernels, load_tiling
-from t3sim.errors import InputDataError, UsageError
+from t3sim.errors import InputDataError
 from t3sim.system.parts import PhaseStore
-from tests.harness.measured import FOUR_TILES, ROWS, collective, of_h200s, tile, tiling, tiny, write_folder
+from tests.harness.measured import ROWS, collective, of_h200s, tiling, tiny, write_folder
 
 
 @pytest.fixture
@@ -192,15 +189,6 @@ def test_an_all_reduce_of_a_library_is_its_kernel(tmp_path: Path) -> None:
     assert "trtllm" in points[2].reason
 
 
-def test_a_baseline_with_parameters_runs_with_them(tmp_path: Path) -> None:
-    given = ("", "all_reduce=vllm-one-stage")
-    points = strategy_points(tmp_path, *(f"gemm-ar,128,256,64,2,sequential,{one},a,9" for one in given))
-    [_, ring], [whole] = ([term.simulation for term in point.terms] for point in points)
-    assert isinstance(ring, CollectiveAlone)
-    assert isinstance(whole, Overlapped)
-    assert whole.params == (("all_reduce", "vllm-one-stage"),)
-
-
 def strategy_points(tmp_path: Path, *lines: str) -> list[Point]:
     header = "op,m,n,k,tp,strategy,parameters,source,time_us"
     (tmp_path / "mine.csv").write_text("\n".join([header, *lines]) + "\n")
@@ -233,11 +221,6 @@ def test_a_host_that_takes_longer_than_the_gpus_decides_a_loop(tmp_path: Path) -
         "",
         "",
     ]
-
-
-def test_an_all_reduce_has_both_halves(tmp_path: Path) -> None:
-    [point] = strategy_points(tmp_path, "gemm-ar,128,256,64,2,flux-push,,a,9")
-    assert [phase.role for phase in point.simulations[0].result(PhaseStore())] == ["fused", "all_gather"]
 
 
 @pytest.mark.parametrize(
@@ -316,25 +299,10 @@ class TestKernelsOfALibrary:
         assert found[8192, 4256] == {(160, 256)}
         assert found[16384, 3072] == {(128, 256)}
 
-    @pytest.mark.parametrize("kind", ["gemm_sm_split", "sequential", "contention"])
-    def test_fewer_compute_units_or_company_change_no_kernel(self, points: list[Point], kind: str) -> None:
-        alone, found = self.kernels_of(points, "gemm"), self.kernels_of(points, kind)
-        shared = alone.keys() & found.keys()
-        assert shared
-        assert {shape: found[shape] for shape in shared} == {shape: alone[shape] for shape in shared}
-
     def test_recorded_tiles_keep_the_tile_that_was_recorded(self, points: list[Point]) -> None:
         recorded = [one for point in points if point.kind == "tile_timelines" for one in point.simulations]
         tiles = {one.gemm.tiling.workgroup_tile for one in recorded if isinstance(one, RecordedTiles)}
         assert tiles == {(128, 256)}
-
-    def test_rings_do_not_depend_on_the_kernels(self, points: list[Point], points_of_one_kernel: list[Point]) -> None:
-        """Else the same ring would be simulated again for each library."""
-
-        def rings(of: list[Point]) -> set[object]:
-            return {one for point in of for one in point.simulations if isinstance(one, CollectiveAlone)}
-
-        assert rings(points) == rings(points_of_one_kernel)
 
 
 class TestErrors:
@@ -372,21 +340,6 @@ class TestErrors:
         assert (fine.status, fine.error) == ("simulated", 0.5)
 
 
-def test_the_table_has_the_columns_of_the_point(folder: Path) -> None:
-    points = points_of(folder)
-    found = table(folder, points, outcomes_of(points))
-    assert tuple(found[0]) == COLUMNS
-    ring = next(row for row in found if row["kind"] == "channel_limited_collectives")
-    assert {name: ring[name] for name in ("file", "line", "collective", "gpus", "bytes", "nccl_channels", "m")} == {
-        "file": "collectives.csv", "line": "5", "collective": "reduce_scatter", "gpus": "2", "bytes": "16384",
-        "nccl_channels": "1", "m": "",
-    }  # fmt: skip
-    assert (ring["measured"], ring["simulated"]) == ("7", "10")
-    assert float(ring["error"]) == pytest.approx(3 / 7, rel=1e-6)
-    slowdown = next(row for row in found if row["quantity"] == "rs_slowdown")
-    assert (slowdown["measured"], slowdown["simulated"], slowdown["unit"]) == ("1.25", "1", "ratio")
-
-
 def test_a_list_of_rows_says_what_was_used_for_calibration(folder: Path) -> None:
     listed = folder.parent / "used.csv"
     listed.write_text("file,line\ncollectives.csv,2\ncontention.csv,2\n")
@@ -413,17 +366,6 @@ def test_a_list_for_other_measurements_is_refused(folder: Path, text: str, messa
         read_calibration(listed, read_measurements(folder))
 
 
-def test_every_recorded_tile_is_in_the_table_of_tiles(folder: Path) -> None:
-    measurements = read_measurements(folder)
-    points = Points(tiny(), tiling()).of(measurements)
-    simulation = next(point.simulations[0] for point in points if point.kind == "tile_timelines" and point.terms)
-    tiles = tuple((unit, 1.0 * unit, 2.0 * unit, 3.0 * unit) for unit in range(4))
-    rows = tiles_of(measurements, points, {simulation: Outcome({}, tiles=tiles)})
-    found = list(csv.DictReader(io.StringIO(gzip.decompress(tiles_csv(folder, rows)).decode())))
-    assert [int(row["line"]) for row in found] == list(range(2, 10))
-    assert [row["simulated_end_ns"] for row in found] == ["0.0", "3.0", "6.0", "9.0", "", "", "", ""]
-
-
 def test_scattered_tiles_are_simulated_as_they_were_recorded(points_of_one_kernel: list[Point]) -> None:
     """One simulation for each record; each fused row has one for each order, at the clock of GEMMs without pause."""
     found = {kind: set[Any]() for kind in ("tile_timelines", "fused_scatter")}
@@ -436,18 +378,6 @@ def test_scattered_tiles_are_simulated_as_they_were_recorded(points_of_one_kerne
     assert sorted((one.gemm.gemm.k, one.order) for one in rows) == orders
     assert {one.gemm.machine.gpu.operating_point for one in timelines} == {"boost"}
     assert {one.gemm.machine.gpu.operating_point for one in rows} == {"sustained"}
-
-
-def test_tiles_of_another_size_are_not_simulated(tmp_path: Path) -> None:
-    rows = [tile(wg, *at) | {"tile_width": 32} for wg, at in enumerate(FOUR_TILES)]
-    [*points] = points_of(write_folder(tmp_path / "tiles", {"tile_timelines": rows}))
-    assert {point.reason for point in points} == {"tiles of 64 x 32; the simulated kernel has 64 x 64"}
-    assert not any(point.terms for point in points)
-
-
-def test_gpus_that_differ_are_refused() -> None:
-    with pytest.raises(UsageError, match="not identical"):
-        tiny("machine.gpu[1].compute_clock=1 GHz")
 
 
 ENGINES = "{number: 1, startup: 2 us, bandwidth: 4 GB/s, max_outstanding_lines: 64}"
@@ -470,13 +400,6 @@ def test_copies_by_engines_are_simulated_where_there_are_engines(tmp_path: Path)
     (simulation,) = copy.simulations
     least_us = 2 + machine.gpu.kernel_launch / 1e6 + (1 << 18) / 4e3
     assert least_us < simulation.outcome(simulation.result(PhaseStore())).times["time"] < least_us + 5
-
-
-def test_every_kind_is_simulated_or_has_a_reason() -> None:
-    from t3lab.measurements.kinds import KINDS
-
-    assert set(KINDS) - set(WITHOUT_SIMULATION) == set(SIMULATED_KINDS) - {"channel_limited_collectives"}
-    assert set(COMPARED) == set(KINDS)
 
 
 # --- transfers of several GPUs, GEMMs in green contexts ------------------------------------------------
@@ -583,11 +506,6 @@ def test_async_tp_is_simulated_in_pieces_and_one_after_the_other(tmp_path: Path)
     assert (gather.op, gather.size) == ("all-gather", 2 * 128 * 128)
     assert isinstance(gemm, GemmAlone)
     assert points["mm_rs_us"].terms[0].simulation.run.strategy == "async-tp"
-
-
-def test_a_machine_without_copy_engines_simulates_no_pieces(tmp_path: Path) -> None:
-    point = async_tp_points(tmp_path)["ag_mm_us"]
-    assert (point.terms, point.reason) == ((), "the machine has no copy engines")
 
 
 def test_the_host_decides_where_the_gpus_have_less_to_do(tmp_path: Path) -> None:

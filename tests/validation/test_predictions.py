@@ -78,15 +78,6 @@ def test_what_was_frozen_is_reported_first(
     assert "collectives time_us: MAPE 50.0 %" in first
 
 
-def test_the_prediction_is_what_a_validation_simulates(validate: Validate, frozen: Path, tmp_path: Path) -> None:
-    us = json.loads(frozen.read_text())["predictions"][0]["simulated"]
-    folder = write_folder(tmp_path / "measured", {"collectives": [collective("reduce_scatter", 16384, 9.0)]})
-    assert validate(folder) == 0
-    with (tmp_path / "out/validation.csv").open() as stream:
-        [row] = csv.DictReader(stream)
-    assert float(row["simulated"]) == us
-
-
 def test_frozen_is_frozen(validate: Validate, frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither written over nor changed by hand."""
     assert validate(tmp_path / "points", "--predict", frozen) == 2

@@ -8,13 +8,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from t3lab.measurements.samples import Measurement, Measurements, read_measurements
+from t3lab.measurements.samples import Measurement, read_measurements
 from t3lab.validation.bench import Bench
-from t3lab.validation.point import NotSimulatedError
-from t3lab.validation.points import Points
 from t3lab.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
@@ -25,12 +21,10 @@ from t3lab.validation.simulation import (
     Simulation,
     over_whole_loop,
     recorded_trace,
-    scatter_figures,
     tile_figures,
 )
 from t3lab.validation.tiles import efficiency_of, scatter_of_row, simulation_of
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
-from t3sim.errors import InputDataError
 from t3sim.experiment.running.phase_digest import phase_digest
 from t3sim.system.parts import PhasePlan, PhaseStore
 from t3sim.system.simulate import simulate
@@ -81,35 +75,11 @@ def test_a_gemm_in_a_row_finds_its_operands_in_the_l2(n_panels: int) -> None:
     assert times[1] < times[0]
 
 
-def test_points_are_of_gemms_in_a_row_where_they_fit() -> None:
-    points = Points(tiny("machine.gpu.l2.capacity=64 KiB"), tiling())
-    sizes = {GemmShape(m=64, n=64, k=64): True, GemmShape(m=256, n=256, k=256): False}
-    for shape, is_repeated in sizes.items():
-        row = Measurement("gemm", {"m": shape.m, "n": shape.n, "k": shape.k, "time_us": 1.0}, "x.csv", 2)
-        [point] = points.of(Measurements(Path(), (row,), {}))
-        [simulation] = point.simulations
-        assert simulation.is_repeated == is_repeated
-
-
 @pytest.mark.parametrize("op", ["reduce-scatter", "all-gather", "all-reduce"])
 def test_a_collective_takes_as_long_as_in_an_experiment(op: str) -> None:
     collective = CollectiveSpec(op=op, size=f"{RING.size} B", gpus=2)
     expected = simulated_us(WorkloadSpec(collective=collective, tiling=tiling()))
     assert simulated(replace(RING, op=op)).times == {"time": expected}
-
-
-def test_an_all_reduce_of_whole_chunks_is_both_halves() -> None:
-    whole = tiny("machine.gpu.collective_kernel.kind=chunk")
-    times = {
-        op: simulated(replace(RING, machine=whole, op=op)).times["time"]
-        for op in ("reduce-scatter", "all-gather", "all-reduce")
-    }
-    assert times["all-reduce"] == pytest.approx(times["reduce-scatter"] + times["all-gather"])
-
-
-def test_fewer_units_and_channels_take_longer() -> None:
-    assert simulated(replace(ALONE, n_compute_units=1)).times["time"] > simulated(ALONE).times["time"]
-    assert simulated(replace(RING, n_channels=1)).times["time"] > simulated(RING).times["time"]
 
 
 def test_a_loop_that_overlaps_in_part_is_the_mean_of_its_parts() -> None:
@@ -159,12 +129,6 @@ def test_tiles_are_dispatched_in_the_recorded_order() -> None:
     assert np.array_equal(row_major.workgroups, make_tile_trace(GEMM, tiling(), 1).workgroups)
 
 
-@pytest.mark.parametrize("tiles", [FOUR_TILES[:3], (*FOUR_TILES[:3], (0, 0)), (*FOUR_TILES, (2, 0))])
-def test_tiles_that_are_not_those_of_the_gemm_are_refused(tiles: tuple[tuple[int, int], ...]) -> None:
-    with pytest.raises(InputDataError, match="has 4"):
-        recorded_trace(GEMM, tiling(), tiles)
-
-
 def test_figures_of_tiles_by_hand() -> None:
     first, second = [(0, 0.0, 600.0, 1000.0), (1, 100.0, 600.0, 900.0)], [(0, 1000.0, 1500.0, 2000.0)]
     tiles = [*first, *second, (1, 1400.0, 2000.0, 2400.0)]
@@ -197,17 +161,6 @@ def test_the_order_of_a_scattered_gemm_by_hand() -> None:
     assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == expected
     assert trace.chunk_ranges.tolist() == [[0, 24], [24, 48]]
     assert set(trace.workgroups["n_columns"][columns == 2].tolist()) == {32}
-
-
-def test_owners_without_whole_groups_are_refused() -> None:
-    with pytest.raises(InputDataError, match="8 rows of tiles make no whole groups of 8 for each of 2 GPUs"):
-        _ = Scatter(replace(ALONE, gemm=GemmShape(m=8 * 64, n=64, k=64)), 2, "next", 64).trace
-
-
-def test_stores_by_quarter_by_hand() -> None:
-    tiles = [(0, 0.0, 1000.0, 1000.0 + 100 * number) for number in range(8)]
-    found = scatter_figures(tiles)
-    assert [found[f"stores_of_quarter_{n}"] for n in (1, 2, 3, 4)] == pytest.approx([0.05, 0.25, 0.45, 0.65])
 
 
 def scattered(tmp_path: Path, *ks: int) -> Bench:
@@ -251,12 +204,6 @@ def test_a_shape_without_a_record_is_on_the_line_through_the_others(tmp_path: Pa
     assert "line through recorded main loops" in remark
 
 
-def test_one_record_makes_no_line(tmp_path: Path) -> None:
-    bench = scattered(tmp_path, 128)
-    with pytest.raises(NotSimulatedError, match="too few recorded tiles"):
-        scatter_of_row(fused_row(tmp_path, 256), bench, tiny(), "next")
-
-
 @pytest.mark.parametrize("order", ["next", "naive"])
 def test_all_to_one_takes_longer(order: Literal["next", "naive"]) -> None:
     """Two GPUs behind a switch; the canary: with the next one's rows first both links carry at once."""
@@ -266,23 +213,3 @@ def test_all_to_one_takes_longer(order: Literal["next", "naive"]) -> None:
         way: simulated(Scatter(GemmAlone(switch, tiling(), shape), 2, way, 64)).times["time"] for way in ("next", order)
     }
     assert (times[order] > times["next"]) == (order == "naive")
-
-
-SPECS = st.one_of(
-    st.builds(GemmAlone, st.just(tiny()), st.just(tiling()), st.builds(GemmShape, m=st.integers(1, 3), n=st.just(64),
-              k=st.just(64)), st.sampled_from([None, 1, 2])),
-    st.builds(CollectiveAlone, st.just(tiny()), st.just(tiling()), st.sampled_from(["all-gather", "all-reduce"]),
-              st.sampled_from([4096, 8192]), st.sampled_from([2, 4]), st.sampled_from([None, 1])),
-)  # fmt: skip
-
-
-@given(SPECS, SPECS)
-@settings(max_examples=60)
-def test_digests_are_equal_for_equal_simulations_only(one, other) -> None:
-    assert (phase_digests(one) == phase_digests(other)) == (one == other)
-
-
-def test_digests_tell_machines_and_kinds_apart() -> None:
-    other = replace(ALONE, machine=tiny("machine.link.bandwidth=9 GB/s"))
-    specs = [ALONE, other, RING, SideBySide(ALONE, RING), RecordedTiles(ALONE, FOUR_TILES)]
-    assert len({phase_digests(spec)[-1] for spec in specs}) == len(specs)

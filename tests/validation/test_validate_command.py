@@ -147,14 +147,6 @@ def test_a_refused_row_takes_no_other_with_it(
 
 
 @pytest.mark.usefixtures("without_figures")
-def test_only_some_kinds(on_tiny: Callable[..., int], folder: Path, tmp_path: Path) -> None:
-    assert on_tiny(folder, tmp_path / "out", "--kinds", "gemm, collectives") == 0
-    assert {row["kind"] for row in table(tmp_path / "out")} == {"gemm", "collectives"}
-    text = (tmp_path / "out/report.md").read_text()
-    assert "Only these kinds of measurement were compared: gemm, collectives" in text
-
-
-@pytest.mark.usefixtures("without_figures")
 def test_rows_used_for_calibration(on_tiny: Callable[..., int], folder: Path, tmp_path: Path) -> None:
     (tmp_path / "measured-calibration.csv").write_text("file,line\ncollectives.csv,2\n")
     assert on_tiny(folder, tmp_path / "out", "--kinds", "collectives") == 0
@@ -195,8 +187,3 @@ def test_columns_that_no_kind_has_are_refused_where_they_stand(
     message = " ".join(capsys.readouterr().err.split())
     assert message.count("launch.csv:1: no kind of measurement has these columns") == 2
     assert message.count("unknown time_fortnights") == 2
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path / "nothing") == 3
-    assert "no such file or folder of measurements" in capsys.readouterr().err

@@ -11,17 +11,17 @@ import pytest
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.time_accounts import closed, time_accounts, units_of
-from t3sim.gpu.units import _jit, codes
+from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.codes import COMM, COMPUTE, NO_STREAM
 from t3sim.gpu.units.dram.memory_controller import head_is_ready
-from t3sim.observe.waits import REASONS, UNITS, of_gpu
+from t3sim.observe.waits import REASONS, UNITS
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import waits_of
 from tests.conftest import cases
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.harness.tiny_runs import PHASES, SHAPES, machine_for
-from tests.kernel.small import at_once, core_of, explicit, fused_of, gemm_of, machine, mirrored, ring_of, trace_of
+from tests.kernel.small import at_once, core_of, fused_of, gemm_of, machine, mirrored, ring_of, trace_of
 from tests.waits.scenario import accounted
 
 
@@ -55,15 +55,6 @@ def launch_of(loaded: MirroredMachine) -> int:
     return int(loaded.core.operations[0].start_at)
 
 
-def test_codes_and_names_stand_in_the_same_order() -> None:
-    by_code = {
-        value: name.removeprefix("FOR_").replace("_", " ").lower()
-        for name, value in vars(codes).items()
-        if name.startswith("FOR_") or name in ("WORKING", "NOTHING_LEFT")
-    }
-    assert [by_code[code] for code in range(codes.N_REASONS)] == [name.lower().removeprefix("no ") for name in REASONS]
-
-
 @pytest.mark.parametrize("policy", cases(["round_robin", "mca"], "mca"))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("phase", PHASES)
@@ -77,18 +68,6 @@ def test_the_time_of_every_single_unit_adds_up(phase: str, shape: Any, policy: s
             assert (accounts >= 0).all(), unit
             assert accounts.sum() == total * n_units[unit], unit
             assert len(accounts) == 1 or (accounts.sum(axis=1) == total).all(), unit
-
-
-def test_every_gpu_of_a_ring_has_rows_that_add_up_to_the_same_time() -> None:
-    trace = trace_of(256, 256, 128, n_chunks=3)
-    ring = explicit(machine(), *[fused_of(machine(), trace)] * 3)
-    total = max(ring.run())
-    for d, core in enumerate(ring.cores):
-        rows = waits_of(core, total, f"gpu[{d}]")
-        assert {row.gpu for row in rows} == {f"gpu[{d}]"}
-        for unit in units_of(core.machine):
-            of_unit = [row for row in rows if row.unit == unit]
-            assert sum(row.ticks for row in of_unit) == total * of_unit[0].n_units
 
 
 def test_a_gpu_that_goes_on_after_its_kernel_has_nothing_left_but_for_its_wire() -> None:
@@ -113,19 +92,6 @@ def test_a_gpu_that_goes_on_after_its_kernel_has_nothing_left_but_for_its_wire()
     assert accounts["compute unit"][:, codes.FOR_LAUNCH].sum() == 0
 
 
-def test_waits_of_one_gpu_stand_for_another_that_is_alike() -> None:
-    loaded = gemm("", 64, 64, 64)
-    end_at = loaded.run()
-    rows = waits_of(loaded.core, end_at)
-    assert of_gpu(rows, "gpu[0]") == rows
-    later = of_gpu(rows, "gpu[3]", 1000)
-    assert {row.gpu for row in later} == {"gpu[3]"}
-    assert sorted((row.unit, row.reason, row.ticks) for row in later) == sorted(
-        (row.unit, row.reason, row.ticks) for row in waits_of(loaded.core, end_at + 1000)
-    )
-    assert list(dict.fromkeys(row.unit for row in of_gpu(rows[:1], "gpu[1]", 5))) == ["compute unit"]
-
-
 def test_what_lies_before_the_start_of_a_gpu_is_not_its_time() -> None:
     """A GPU of a ring that is launched 3 us after the first: its rows are of the time from then on."""
     loaded = gemm(SLOW_PIPE, 64, 64, 64)
@@ -135,14 +101,6 @@ def test_what_lies_before_the_start_of_a_gpu_is_not_its_time() -> None:
         ticks = [{row.reason: row.ticks for row in rows if row.unit == unit} for rows in (whole, own)]
         assert sum(ticks[0].values()) - sum(ticks[1].values()) == n * launch
         assert {**ticks[0], "launch": 0} == {**ticks[1], "launch": 0}
-
-
-def test_a_kernel_without_its_ledger_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = gemm("", 64, 64, 64)
-    end_at = loaded.run()
-    assert waits_of(loaded.core, end_at)
-    monkeypatch.setattr(_jit, "IS_COUNTING", False)
-    assert waits_of(loaded.core, end_at) == ()
 
 
 # --- closed forms ---------------------------------------------------------------------------------------
@@ -167,17 +125,6 @@ def test_with_memory_that_keeps_up_a_gemm_waits_for_first_operands_and_its_last_
     assert units["CU slot"] == launched + follow_another * slot
     assert units["link"] == units["dependency"] == units["DMA"] == 0
     assert units["working"] > 0.8 * total * 4  # a pipe this slow is what decides
-
-
-def test_every_unit_waits_for_the_launch_of_the_kernel() -> None:
-    loaded = gemm(SLOW_PIPE, 64, 64, 64)
-    _, found = waits(loaded)
-    slot = int(loaded.core.gpu.slot_ticks)
-    launch = -(-launch_of(loaded) // slot) * slot
-    cycle = int(loaded.core.gpu.memory_ticks)
-    for unit, n in units_of(loaded.core.machine).items():
-        expected = -(-launch // cycle) * cycle if unit == "memory channel" else launch  # channels count whole cycles
-        assert found[unit]["launch"] == n * expected
 
 
 @pytest.mark.parametrize("n_devices", [2, 3])
@@ -235,14 +182,6 @@ def test_a_policy_that_holds_back_shows_as_arbitration() -> None:
     channel = found["memory channel"]
     assert 0 < channel["arbitration"] <= total  # half of the time of two channels at most
     assert channel["working"] > 0
-
-
-def test_units_that_a_phase_does_not_use_have_nothing_left_from_the_start() -> None:
-    total, found = waits(gemm("", 128, 128, 64))
-    assert found["DMA engine"]["nothing left"] == found["link port"]["nothing left"] == total
-    total, found = waits(all_gather("", 3, 64))
-    assert found["L2 bank"]["nothing left"] == 4 * total
-    assert found["DMA engine"]["nothing left"] == found["dispatcher"]["nothing left"] == total
 
 
 def test_an_account_ends_inside_the_last_slot_or_behind_it() -> None:

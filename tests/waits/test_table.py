@@ -14,7 +14,7 @@ import pytest
 from t3sim.experiment.running.runner import Outcome, run
 from t3sim.gpu.time_accounts import units_of
 from t3sim.observe.timeline import Timeline
-from t3sim.observe.waits import REASONS, Wait
+from t3sim.observe.waits import Wait
 from t3sim.results.waits import SCHEMA, WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
 from t3sim.strategies import Phase
 from tests.sweeps.sweeping import SMALL, experiment, phases_in
@@ -61,16 +61,6 @@ def test_every_phase_of_every_point_adds_up_to_its_time(simulated: tuple[Path, O
     assert {key[1] for key in expected if key[0] == "2"} == {"gemm", "fused, mca", "all-gather"}
 
 
-def test_both_files_hold_the_same(simulated: tuple[Path, Outcome]) -> None:
-    folder, _ = simulated
-    table = pq.read_table(folder / WAITS_PARQUET)
-    assert table.column_names == SCHEMA.names
-    assert all(field.metadata[b"meaning"] for field in table.schema)
-    as_text = [{name: "" if value is None else str(value) for name, value in row.items()} for row in table.to_pylist()]
-    assert as_text == rows_in(folder)
-    assert {row["reason"] for row in as_text} <= set(REASONS)
-
-
 def test_a_run_that_finds_its_phases_finished_comes_to_the_same_bytes(
     simulated: tuple[Path, Outcome], tmp_path: Path
 ) -> None:
@@ -80,13 +70,6 @@ def test_a_run_that_finds_its_phases_finished_comes_to_the_same_bytes(
     outcome = run(planned, tmp_path / "results", phases=folder / "phases")
     assert len(phases_in(tmp_path / "results")) == 0
     assert (outcome.files[WAITS_CSV].read_bytes(), outcome.files[WAITS_PARQUET].read_bytes()) == before
-
-
-def test_an_earlier_result_leaves_no_table_behind(tmp_path: Path) -> None:
-    run(experiment(tmp_path, TWO), tmp_path / "results")
-    with pytest.warns(UserWarning, match="holds 2 points of two"):
-        run(experiment(tmp_path, "name: one\n" + SMALL + "strategy: sequential\n"), tmp_path / "results")
-    assert {row["point"] for row in rows_in(tmp_path / "results")} == {"1"}
 
 
 def test_shares_are_of_the_units_of_one_gpu() -> None:

@@ -55,22 +55,10 @@ def test_grouped_queries_and_a_gate(family: str, tmp_path: Path) -> None:
     assert gemm_of(found, "OP", 8) == GemmShape(m=TOKENS, n=4096, k=512, element="bf16")
 
 
-def test_gpt2(tmp_path: Path) -> None:
-    found = spec(GPT2, tmp_path)
-    assert (found.hidden, found.layers, found.heads, found.gated, found.dropout) == (1600, 48, 25, False, True)
-    assert {name: gemm_of(found, name, 5).k for name in SUBLAYERS} == {"OP": 320, "FC-2": 1280, "FC-1": 1280, "IP": 960}
-    assert gemm_of(spec(changed(GPT2, n_inner=3200), tmp_path), "FC-1", 5).k == 640
-
-
 def test_a_head_may_be_wider_than_its_share_of_hidden(tmp_path: Path) -> None:
     found = spec(changed(LLAMA, head_dim=256), tmp_path)
     assert gemm_of(found, "OP", 8).k == 4 * 256
     assert gemm_of(found, "IP", 8).k == (4 + 2) * 256
-
-
-def test_as_many_key_heads_as_query_heads_by_default(tmp_path: Path) -> None:
-    for content in (without(LLAMA, "num_key_value_heads"), changed(LLAMA, num_key_value_heads=None)):
-        assert gemm_of(spec(content, tmp_path), "IP", 8).k == 3 * 4096 // 8
 
 
 def test_key_heads_are_replicated_on_more_gpus_than_there_are(tmp_path: Path) -> None:
@@ -214,13 +202,6 @@ def test_refused_with_this_message(name: str, tmp_path: Path) -> None:
 )
 def test_accepted(content: Any, tmp_path: Path) -> None:
     assert read(content, tmp_path)["hidden"] == 4096
-
-
-def test_a_name_is_that_of_the_folder_or_of_the_file(tmp_path: Path) -> None:
-    (tmp_path / "llama-3-8b").mkdir()
-    for name, called in (("llama-3-8b/config.json", "llama-3-8b"), ("mine.json", "mine"), ("a\u00a0b.json", "a_b")):
-        (tmp_path / name).write_text(json.dumps(LLAMA), encoding="utf-8")
-        assert named_model(str(tmp_path / name)).spec.name == called
 
 
 def test_leaves_name_the_key_and_the_file(tmp_path: Path) -> None:

@@ -83,10 +83,6 @@ PUBLIC: dict[str, list[Group]] = {
 }  # fmt: skip
 
 
-def test_every_file_has_its_numbers() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.json")} == set(PUBLIC)
-
-
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_file(name: str) -> None:
     assert groups_of(named_model(str(CONFIGS / f"{name}.json"))) == PUBLIC[name]

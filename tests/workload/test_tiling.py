@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from t3sim.config.experiment import GemmShape, ModelSpec, TilingSpec
-from t3sim.workload.sublayers import SUBLAYERS, gemm_of
+from t3sim.workload.sublayers import gemm_of
 from t3sim.workload.tiling import (
     MAX_WORKGROUPS,
     TileTrace,
@@ -64,18 +64,6 @@ def test_local_dot_product_length(model: ModelSpec, sublayer: str, tp: int, k: i
     assert gemm_of(model, sublayer, tp) == GemmShape(m=model.tokens, n=model.hidden, k=k)
 
 
-def test_uneven_slice_names_the_numbers() -> None:
-    with pytest.raises(ValueError, match=r"T-NLG OP: hidden \(4256\) is not divisible by tp \(3\), remainder 2"):
-        gemm_of(T_NLG, "OP", 3)
-    with pytest.raises(ValueError, match=r"3 x hidden \(12768\) is not divisible by tp \(5\)"):
-        gemm_of(T_NLG, "IP", 5)
-    with pytest.raises(ValueError, match="unknown sublayer 'FC2'; known: OP, FC-2, FC-1, IP"):
-        gemm_of(T_NLG, "FC2", 8)
-    with pytest.raises(ValueError, match="tp is 0"):
-        gemm_of(T_NLG, "OP", 0)
-    assert SUBLAYERS == ("OP", "FC-2", "FC-1", "IP")
-
-
 def by_columns(tiling: TilingSpec) -> TilingSpec:
     return tiling.model_copy(update={"column_major": True})
 
@@ -100,16 +88,6 @@ class TestGroupsOfRows:
         assert places(trace) == [*of_first, *((row + 3, column) for row, column in of_first)]
         assert trace.chunk_ranges.tolist() == [[0, 6], [6, 12]]
         assert places(make_tile_trace(shape, tiling, 4)) == [(row, 0) for row in range(6)]
-
-    @given(traces(), st.integers(1, 6))
-    @settings(max_examples=50, deadline=None)
-    def test_each_tile_once_and_rows_of_a_chunk_are_the_same(self, trace: TileTrace, group_rows: int) -> None:
-        tiling = trace.tiling.model_copy(update={"group_rows": group_rows})
-        grouped = make_tile_trace(trace.gemm, tiling, trace.n_chunks)
-        assert sorted(places(grouped)) == sorted(places(trace))
-        if (n_rows := len(set(trace.workgroups["row"].tolist()))) % trace.n_chunks == 0:
-            for start, stop in grouped.chunk_ranges.tolist():
-                assert sorted(places(grouped)[start:stop]) == places(trace)[start:stop], n_rows
 
 
 class TestClusters:
@@ -205,17 +183,6 @@ def test_t_nlg_fc2_by_hand() -> None:
     assert trace.chunk_wavefronts().tolist() == [8 * (33 * 4 + 2)] * 8
 
 
-def test_store_padding_by_hand() -> None:
-    for n, access, segment in [(64, 64, 128), (33, 64, 128), (32, 64, 64), (33, 32, 96), (1, 64, 64), (96, 64, 192)]:
-        trace = make_tile_trace(GemmShape(m=5, n=n, k=1), TILING, 1)
-        assert expected_chunk_bytes(trace, access).tolist() == [5 * segment], (n, access)
-
-
-def test_larger_chunks_come_first() -> None:
-    trace = make_tile_trace(GemmShape(m=128 * 11, n=128, k=8), TILING, 4)
-    assert np.diff(trace.chunk_ranges, axis=1).ravel().tolist() == [3, 3, 3, 2]
-
-
 def test_refusals() -> None:
     shape = GemmShape(m=128, n=128, k=8)
     with pytest.raises(ValueError, match="129 rows cannot be cut into 2 equal shares"):
@@ -228,12 +195,6 @@ def test_refusals() -> None:
         make_tile_trace(shape, TILING.model_copy(update={"workgroup_tile": (128, 100)}), 1)
     with pytest.raises(ValueError, match="makes 16 wavefronts"):
         make_tile_trace(shape, TILING.model_copy(update={"wavefront_tile": (32, 32)}), 1)
-
-
-def test_tiles_are_read_only() -> None:
-    trace = make_tile_trace(GemmShape(m=128, n=128, k=8), TILING, 1)
-    with pytest.raises(ValueError, match="read-only"):
-        trace.workgroups["row"][0] = 1
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from t3sim.cli.trace import trace
-from t3sim.config.presets import load_tiling, preset_names
-from t3sim.errors import InputDataError, T3SimError, UsageError
+from t3sim.config.presets import load_tiling
+from t3sim.errors import T3SimError
 from t3sim.workload.models import named_model
-from t3sim.workload.sublayers import SUBLAYERS, gemm_of
+from t3sim.workload.sublayers import gemm_of
 from t3sim.workload.tiling import make_tile_trace
 from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
 
@@ -44,19 +43,6 @@ def test_bare_gemm(tmp_path: Path) -> None:
     assert read_trace(path).n_workgroups == 15
 
 
-def test_check_exits_with_3(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    invoke("make", "--gemm", "600,300,64", "--tp", "3", "-o", path)
-    path.write_bytes(path.read_bytes()[:-1])
-    result = invoke("check", path)
-    assert result.exit_code == 3
-    assert "not a readable Parquet file" in result.stderr
-    assert isinstance(invoke("show", path).exception, InputDataError)
-    missing = invoke("check", tmp_path / "none.parquet")
-    assert missing.exit_code == 3
-    assert "no such file" in missing.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "cause"),
     [
@@ -77,16 +63,3 @@ def test_refusals(arguments: list[str], cause: str, tmp_path: Path) -> None:
     assert result.exception.exit_code == 2
     assert cause in str(result.exception)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_output_must_be_parquet(tmp_path: Path) -> None:
-    result = invoke("make", "--gemm", "600,300,64", "--tp", "3", "-o", tmp_path / "x.csv")
-    assert isinstance(result.exception, UsageError)
-
-
-def test_every_studied_shape_can_be_cut() -> None:
-    """The models' sublayers at the degrees studied: slices are whole and the chunks near-equal."""
-    for model in (named_model(name).spec for name in preset_names("model")):
-        for tp, sublayer in product(model.tensor_parallel, SUBLAYERS):
-            made = make_tile_trace(gemm_of(model, sublayer, tp), load_tiling(), tp)
-            assert made.chunk_elements().sum() == model.tokens * model.hidden, (model.name, tp, sublayer)

@@ -83,12 +83,6 @@ def test_other_experiments(workload: str, shown: str, tmp_path: Path) -> None:
     assert shown in result.output
 
 
-def test_a_model_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("hidden: 256\nlayers: 1\ntokens: 512\ntensor_parallel: [2]\n", encoding="utf-8")
-    assert "mine on 2 GPUs: hidden 256, feed-forward 1024, 512 tokens" in show(path).output
-
-
 def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.json").write_text(json.dumps(LLAMA), encoding="utf-8")
@@ -106,26 +100,6 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, message in refused.items():
         result = show(*arguments)
         assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{message}\n"), arguments
-
-
-@pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-70B", "Llama-3-70B", "https://hub.example/x/config.json"])
-def test_a_name_of_the_hub_is_not_fetched(name: str) -> None:
-    result = show(name, "--tp", "8", "--tokens", "64")
-    assert result.exit_code == 2
-    assert "give the path of a config.json" in result.stderr
-
-
-def test_the_folder_of_a_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
-    words = ("--tp", "8", "--tokens", "64")
-    assert show(tmp_path, *words).output == show(tmp_path / "config.json", *words).output
-
-
-def test_tp_is_enough_for_a_model_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text("hidden: 256\nlayers: 1\ntokens: 512\n", encoding="utf-8")
-    assert "mine on 4 GPUs" in show(path, "--tp", "4").output
-    assert "give --tp N" in show(path).stderr
 
 
 def test_a_checkpoint_that_is_not_in_16_bit_is_said_first(tmp_path: Path) -> None:
