@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.conftest import REPOSITORY
 
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 MAX_BYTES = 100_000  # with a few small figures
-OF_ONE_MACHINE = re.compile(r"/tmp/|/home/|t3sim-\w+-\w+/|\d\d:\d\d:\d\d|20\d\d-\d\d-\d\d")
+OF_ONE_MACHINE = re.compile(rf"{tempfile.gettempdir()}|t3sim-\w+-\w+/|\d\d:\d\d:\d\d|20\d\d-\d\d-\d\d")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The report on a machine that hangs: who waits for whom, then the heads of all queues and what each unit waits for."""
+"""Report on a machine that hangs: a path in the wait-for graph, then queue heads and the stall reason of each unit."""
 
 import enum
 import re
@@ -19,7 +19,7 @@ WAY_LINES = 6
 
 
 class Hang(enum.Enum):
-    """How a machine can fail to come to an end."""
+    """Kinds of hang."""
 
     DEADLOCK = "deadlock: nothing moves any more and nothing is left to come"
     NO_PROGRESS = "no progress: nothing has moved for longer than this machine and its policy may take"
@@ -51,7 +51,7 @@ def headline(report: str, n_lines: int) -> str:
 
 
 def _rank(way: list[Edge]) -> int:
-    """Return the order in which ways are told: to what never comes, to a part that waits for no other, in a cycle."""
+    """Return the priority of a path: to an event that never comes, to a part that waits for no other, a cycle."""
     if not way:
         return 3
     is_cycle = any(edge.part == way[-1].on for edge in way)

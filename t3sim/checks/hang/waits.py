@@ -1,7 +1,7 @@
-"""Who waits for whom in a machine that hangs: one edge for each unit that has something to do and cannot do it.
+"""Wait-for graph of a machine that hangs: one edge for each unit that has work and cannot proceed.
 
-An edge is read from what a unit holds and from the last reason in its ledger (``gpu/units/ledger.py``).  Parts are
-named as in timelines.  A part that waits for ``NOTHING`` waits for a moment that this machine never plans.
+Edges follow from the state of a unit and the last stall reason in its ledger (``gpu/units/ledger.py``).  Parts are
+named as in timelines.  ``NOTHING`` is an event that this machine never schedules.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ class Edge(NamedTuple):
 
 
 def waits_of(cores: Mapping[str, GpuCore]) -> list[Edge]:
-    """Return who waits for whom in *cores*, the GPUs of a machine by name; the roots are ``NAME.kernel``."""
+    """Return the wait-for graph of *cores*, the GPUs of a machine by name; the roots are ``NAME.kernel``."""
     found = []
     for name, core in cores.items():
         for part, on, reason in (*_never(core), *_operations(core), *_units(core), *_ports(core), *_memory(core)):
@@ -49,35 +49,23 @@ def way_from(root: str, edges: Sequence[Edge]) -> list[Edge]:
     onward: dict[str, list[Edge]] = {}
     for edge in edges:
         onward.setdefault(edge.part, []).append(edge)
-    came_by: dict[str, Edge | None] = {root: None}
-    queue, last = deque(came_by), None
+    ways: dict[str, list[Edge]] = {root: []}
+    queue = deque(ways)
+    to_leaf: list[Edge] = []  # the longest one says most
+    cycle: list[Edge] = []
     while queue:
         part = queue.popleft()
         for edge in onward.get(part, ()):
+            way = [*ways[part], edge]
             if edge.on == NOTHING:
-                return [*_way_to(part, came_by), edge]
-            if edge.on not in came_by:
-                came_by[edge.on] = edge
+                return way
+            if edge.on not in ways:
+                ways[edge.on] = way
                 queue.append(edge.on)
-                last = edge if edge.on not in onward else last  # the farthest one says most
-    if last is not None:
-        return _way_to(last.on, came_by)
-    back = next((edge for part in came_by for edge in onward.get(part, ()) if _leads_to(edge, came_by)), None)
-    return [] if back is None else [*_way_to(back.part, came_by), back]
-
-
-def _leads_to(edge: Edge, came_by: Mapping[str, Edge | None]) -> bool:
-    """Return whether *edge* leads back to a part on the way to it."""
-    return edge.on in {edge.part, *(before.part for before in _way_to(edge.part, came_by))}
-
-
-def _way_to(part: str, came_by: Mapping[str, Edge | None]) -> list[Edge]:
-    way: list[Edge] = []
-    edge = came_by[part]
-    while edge is not None:
-        way.append(edge)
-        edge = came_by[edge.part]
-    return way[::-1]
+                to_leaf = to_leaf if edge.on in onward else way
+            elif edge.on in {step.part for step in way}:
+                cycle = cycle or way
+    return to_leaf or cycle
 
 
 # --- what units wait for ------------------------------------------------------------------------------
