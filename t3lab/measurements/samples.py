@@ -512,8 +512,8 @@ def _parsed(
     sampled = kind.sample_columns()
     measured = {column.name: math.nan for column in kind.columns if are_points and not column.key}
     values |= measured
-    problems += [f"{file}:{line}: {name} is not there" for name in kind.names if are_points and name not in
-                 {*header, *measured}]  # fmt: skip
+    lacking = [column for column in kind.lacking({*header, *measured}) if column.default is None]
+    problems += [f"{file}:{line}: {column.name} is not there" for column in lacking if are_points]
     for name, cell in zip(header, cells, strict=True):
         if name in measured:
             continue

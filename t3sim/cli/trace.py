@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,7 @@ from t3sim.companions import module_of
 from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
+    from t3sim.config.experiment import TilingSpec
     from t3sim.workload.tiling import TileTrace
 
 output_option = click.option(
@@ -82,42 +83,84 @@ def make(
 
 
 @trace.command("import")
-@click.argument("timelines", type=PATH)
+@click.argument("recorded", type=PATH)
 @click.option("--model", metavar="NAME", help="Which timeline, if the file has several: its model,")
 @click.option("--sublayer", metavar="NAME", help="its sublayer,")
 @click.option("--kernel", metavar="NAME", help="its kernel.")
+@click.option(
+    "--gemm", metavar="M,N,K", help="Shape of the GEMM, where the file does not state it; K is local to a GPU."
+)
+@click.option("--scope", metavar="NAME", help="Span of Proton, or event of iris, that marks the start of a tile.")
+@click.option("--rank", type=click.IntRange(0), metavar="N", help="GPU, if a trace of iris has several.")
 @click.option("--tp", type=click.IntRange(1), help="GPUs in the ring [default: what K was cut by].")
 @click.option("--tile", metavar="ROWS,COLUMNS", help="Workgroup tile, where the file does not tell.")
-@click.option("--tiling", metavar="NAME", help="Tiling of configs/kernel for what a timeline does not record.")
+@click.option("--tiling", metavar="NAME", help="Tiling of configs/kernel for what a recording does not state.")
 @output_option
 def import_(
-    timelines: Path,
+    recorded: Path,
     model: str | None,
     sublayer: str | None,
     kernel: str | None,
+    gemm: str | None,
+    scope: str | None,
+    rank: int | None,
     tp: int | None,
     tile: str | None,
     tiling: str | None,
     output: Path,
 ) -> None:
-    """Make a trace of a tile timeline recorded on a GPU (`t3sim measure tile_timelines`).
+    """Make a trace of a kernel recorded on a GPU.
 
+    RECORDED is a tile timeline (`t3sim measure tile_timelines`), a Chrome trace of Proton (Triton's intra-kernel
+    profiler) or iris, or a kernel trace of Accel-Sim (kernel-1.traceg, also .xz or .gz); these need --gemm and --tp.
     The tiles are in the order in which they started.
     """
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
 
-    timeline = module_of("t3lab.measurements.timeline", "trace import")
+    orders = module_of("t3lab.measurements.tile_orders", "trace import")
     _check_name(output)
     numbers = [] if tile is None else _whole_numbers("--tile", tile, "two", "ROWS,COLUMNS", "128,256")
     size = None if tile is None else (numbers[0], numbers[1])
-    found = timeline.read_timelines(timelines)
+    spec = load_tiling(tiling or DEFAULT_TILING)
+    if orders.is_recorded_elsewhere(recorded):
+        if model is not None or sublayer is not None:
+            raise UsageError("--model and --sublayer are of timelines of t3sim; a trace of another program has neither")
+        _import_order(orders, recorded, (gemm, tp, size), spec, (kernel, scope, rank), output)
+        return
+    if (gemm, scope, rank) != (None, None, None):
+        raise UsageError("--gemm, --scope and --rank are of traces of other programs; a timeline states its shape")
+    timeline = module_of("t3lab.measurements.timeline", "trace import")
+    found = timeline.read_timelines(recorded)
     chosen = timeline.select(found, model, sublayer, kernel)
     n_chunks = tp or chosen[2]
     if n_chunks < 2:
         raise UsageError("a bare GEMM does not say how many GPUs there are; give --tp")
-    made = timeline.tile_trace(found[chosen], load_tiling(tiling or DEFAULT_TILING), n_chunks, size)
+    made = timeline.tile_trace(found[chosen], spec, n_chunks, size)
     name = timeline.shown(chosen)
-    _write(output, made, f"recorded on a GPU: {name}; {timelines.name}", f", of {name}")
+    _write(output, made, f"recorded on a GPU: {name}; {recorded.name}", f", of {name}")
+
+
+def _import_order(
+    orders: Any, recorded: Path, stated: tuple[str | None, int | None, tuple[int, int] | None], spec: TilingSpec,
+    names: tuple[str | None, str | None, int | None], output: Path,
+) -> None:  # fmt: skip
+    """Write the trace of what another program recorded; *stated*: shape, GPUs and tile as the options say."""
+    from t3sim.config.experiment import GemmShape
+    from t3sim.workload.tiling import check_tiling
+
+    gemm, tp, size = stated
+    if gemm is None or tp is None:
+        raise UsageError(f"{recorded.name} states neither shape nor number of GPUs; give --gemm M,N,K and --tp")
+    m, n, k = _whole_numbers("--gemm", gemm, "three", "M,N,K", "8192,4256,2128")
+    spec = spec if size is None else spec.model_copy(update={"workgroup_tile": size})
+    try:
+        check_tiling(spec)
+    except ValueError as error:
+        raise UsageError(f"--tile: {error}") from None
+    wanted = orders.Wanted(GemmShape(m=m, n=n, k=k), spec, *names)
+    order = orders.read_order(recorded, wanted)
+    origin = f"recorded by another program: {order.name}; {recorded.name}"
+    _write(output, orders.tile_trace(order, wanted, tp), origin, f", of {order.name}")
 
 
 @trace.command()

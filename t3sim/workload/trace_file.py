@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.machine import Count, Spec
-from t3sim.config.trees import validated
+from t3sim.config.trees import shown_value, validated
 from t3sim.config.yaml_loader import Position, tree_of
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.files import one_line, parse_json, publish, read_limited
@@ -86,13 +86,24 @@ def content_digest(trace: TileTrace) -> str:
 
 
 def _header(trace: TileTrace) -> dict[str, Any]:
-    """Return what a manifest says of the tiles; a tiling without defaults, so that older files keep their digest."""
+    """Return what a manifest says of the tiles; a tiling without defaults, so that older files keep their digest.
+
+    Values with a unit are written with it, as a manifest is read like a configuration.
+    """
+    tiling = trace.tiling.model_dump(mode="json", exclude_defaults=True)
     return {
         "gemm": trace.gemm.model_dump(mode="json"),
-        "tiling": trace.tiling.model_dump(mode="json", exclude_defaults=True),
+        "tiling": {name: _with_unit(name, value) for name, value in tiling.items()},
         "n_chunks": trace.n_chunks,
         "n_workgroups": trace.n_workgroups,
     }
+
+
+def _with_unit(name: str, value: Any) -> Any:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    text = shown_value(TilingSpec, (name,), value)
+    return value if text == str(value) else text
 
 
 def read_trace(path: str | Path) -> TileTrace:

@@ -73,6 +73,9 @@ def test_points_to_be_measured_are_read_without_times(tmp_path: Path) -> None:
     assert all(math.isnan(float(row["time_us"])) for row in (gemm, transfer))
     with pytest.raises(InputDataError, match=r"mine.csv:2: time_us must be a number above 0, found ''"):
         read_measurements(tmp_path)
+    (tmp_path / "collectives.csv").write_text("collective,gpus,bytes\nall_gather,2,65536\n")
+    [ring] = read_measurements(tmp_path / "collectives.csv", are_points=True).rows
+    assert (ring["nccl_channels"], ring["nccl_proto"]) == ("auto", "auto")  # which files of measurements may lack too
     (tmp_path / "transfers.csv").write_text("pattern,means,ways,gpus,bytes\nincast,copy,one,1,65536\n")
     with pytest.raises(InputDataError, match=r"transfers.csv:2: lane is not there"):
         read_measurements(tmp_path, are_points=True)

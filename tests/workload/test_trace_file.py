@@ -45,6 +45,13 @@ def test_round_trip(path: Path, trace: TileTrace) -> None:
     assert sorted(p.name for p in path.parent.iterdir()) == ["x.manifest.json", "x.parquet"]
 
 
+def test_values_with_a_unit_are_read_back(tmp_path: Path) -> None:
+    """Of the tiling: times, cycles and bytes."""
+    tiling = TILING.model_copy(update={"prologue": 550_000, "epilogue": 1024, "lds": 65536})
+    write_trace(tmp_path / "x.parquet", make_tile_trace(GEMM, tiling, 4), "with units")
+    assert read_trace(tmp_path / "x.parquet").tiling == tiling
+
+
 def test_other_order_is_legal(tmp_path: Path, trace: TileTrace) -> None:
     """Column-major order with the same chunk sizes: another trace, another digest, still valid."""
 
