@@ -43,12 +43,6 @@ def drawn(plots: list[Plot], n_processes: int) -> list[pictures.Picture]:
         return all_of_them()
 
 
-def test_are_the_same_in_the_same_order_whoever_draws_them() -> None:
-    alone = drawn(PLOTS, 1)
-    assert [picture.caption for picture in alone] == ["up to 1.0", "up to 2.0", "up to 3.0", "up to 4.0"]
-    assert drawn(PLOTS, 3) == alone
-
-
 def where() -> Drawing:
     return Drawing(a_line(1.0).figure, "elsewhere" if is_elsewhere() else "here")
 
@@ -66,10 +60,3 @@ def test_without_other_processes_this_one_draws_all(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pictures, "ProcessPoolExecutor", no_semaphores)
     captions = [picture.caption for picture in drawn([Plot("where", where)] * 2, 2)]
     assert captions == ["here", "here"]
-
-
-def test_an_error_is_raised_wherever_it_was() -> None:
-    wrong = [*PLOTS]
-    wrong[3] = Plot("wrong", partial(a_line, 1.0, fails=True))
-    with pytest.raises(ValueError, match="nothing to draw"):
-        drawn(wrong, 2)

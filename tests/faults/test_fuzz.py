@@ -1,6 +1,6 @@
 """No configuration and no trace, however damaged, gives a traceback, a hang, a memory hog or an endless message.
 
-120 configurations and 120 traces, the same in every run; ``make test-deep`` takes 20,000 and 10,000.  Others:
+60 configurations and 60 traces, the same in every run; ``make test-deep`` takes 20,000 and 10,000.  Others:
 ``T3SIM_DEEP=1 T3SIM_FUZZ_SEED=7 python -m pytest tests/faults/test_fuzz.py``.  A failure names its case, the
 files of the case and the command that repeats it; every fault found so gets a test of its own beside this file.
 """
@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import REPOSITORY, sample
 
 SEED = int(os.environ.get("T3SIM_FUZZ_SEED", "0"))
-CONFIGURATIONS, TRACES = sample(20_000, 120), sample(10_000, 120)
+CONFIGURATIONS, TRACES = sample(20_000, 60), sample(10_000, 60)
 BATCH = 5000  # cases of one test, at most
 GIVE_UP_S = sample(7000, 280)  # for a loop that no signal ends: below the limit of a test, so that the case is named
 

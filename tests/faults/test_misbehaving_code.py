@@ -22,7 +22,7 @@ from t3sim.program.plan import Bound, Plan, in_order, longest
 from t3sim.strategies import strategy
 from t3sim.system import user_code
 from t3sim.system.simulate import SimulationResult, simulate
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, cases
 from tests.harness.sublayers import SMALLEST, point
 from tests.smoke.command_line import t3sim
 
@@ -72,7 +72,7 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", cases(BODIES, "behind its scratch space", "another field", "the end of the process"))
 def test_a_policy_that_misbehaves_is_found_with_its_line(name: str, tmp_path: Path) -> None:
     body, line, what = BODIES[name]
     path = policy_file(tmp_path, body)

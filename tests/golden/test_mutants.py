@@ -261,8 +261,8 @@ def first_in_first_out_in_one_partition(l2: Any, set_index: int, way: int, tag: 
 
 def l2_digest() -> str:
     """Return the digest of a GEMM whose operands do not fit into an L2 of two partitions."""
-    machine = machine_from("{preset: t3-tiny, gpu: {l2: {capacity: 16 KiB, n_partitions: 2}}}")
-    trace = make_tile_trace(GemmShape(m=768, n=64, k=64), TILINGS[0], 1)
+    machine = machine_from("{preset: t3-tiny, gpu: {l2: {capacity: 4 KiB, n_partitions: 2}}}")
+    trace = make_tile_trace(GemmShape(m=256, n=64, k=64), TILINGS[0], 1)
     return digest_of(gemm_part(Operator(machine, 1, trace)), machine, is_mirrored=True)
 
 

@@ -365,11 +365,11 @@ class Bench:
 def test_random_streams_behave_like_the_twin(seed: int, changes: str) -> None:
     """Does every access end as in the twin, with the same requests to DRAM at the same time?"""
     bench = Bench(changes=changes)
-    outcomes = bench.run(seed, 2500)
+    outcomes = bench.run(seed, 1200)
     bench.check_counts()
     bench.check_owners()
     bench.check_pools_are_full()
-    assert min(outcomes[name] for name in ("hit", *OUTCOMES.values())) > 10, outcomes
+    assert min(outcomes[name] for name in ("hit", *OUTCOMES.values())) > 4, outcomes
 
 
 @pytest.mark.parametrize("seed", cases(range(3), 0))

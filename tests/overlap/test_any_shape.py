@@ -56,7 +56,7 @@ def run_of(name: str, shape: tuple[int, int, int], tp: int, *overrides: str) -> 
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(shape=SHAPES, tp=st.sampled_from([2, 3, 4, 8]))
 def test_programs_are_right_at_any_shape(name: str, shape: tuple[int, int, int], tp: int) -> None:
     run = run_of(name, shape, tp)
@@ -86,7 +86,7 @@ def test_ranks_that_begin_with_row_0_are_right_too(name: str, order: str, tp: in
     assert audit.n_values > 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows=st.integers(1, 90), owners=st.integers(1, 9), columns=st.integers(1, 200))
 def test_owners_have_like_parts_that_are_of_one_tile_each(rows: int, owners: int, columns: int) -> None:
     trace = make_tile_trace(GemmShape(m=rows * owners, n=columns, k=64), TILING, 1)

@@ -236,9 +236,9 @@ def share_lost(rho: float, buffer_bytes: int, n: int) -> float:
 
 @pytest.mark.parametrize("entries", [2, 4] if DEEP else [2])
 def test_q5_a_bounded_buffer_is_full_as_in_m_d_1_k(entries: int) -> None:
-    """The buffer and the granule on the wire are K places; 4 %: some thousands of 10,000 are lost, in bursts."""
-    lost = share_lost(0.95, entries * 64, sample(40_000, 10_000))
-    assert lost == pytest.approx(m_d_1_k_loss(0.95, entries + 1), rel=0.04)
+    """The buffer and the granule on the wire are K places; 6 %: a thousand and more are lost, in bursts."""
+    lost = share_lost(0.95, entries * 64, sample(40_000, 4_000))
+    assert lost == pytest.approx(m_d_1_k_loss(0.95, entries + 1), rel=0.06)
 
 
 # --- Q6, Q7: random rows, and a closed loop of loads ------------------------------------------------------------

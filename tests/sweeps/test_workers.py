@@ -159,22 +159,6 @@ def setting_of(variable: str) -> str:
     return variable.removeprefix("DASK_").lower().replace("__", ".")
 
 
-@pytest.mark.deep  # with TLS below
-def test_the_workers_of_a_scheduler(command: Command, expected: Path, tmp_path: Path) -> None:
-    output = tmp_path / "results"
-    command.prepare(tmp_path)
-    check = ["--check"] if command is RUN else []
-    with scheduling(tmp_path) as address:
-        done = finished_apart(output, "--scheduler", address, *check, command=command)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(f"note: {address} is not encrypted")
-    assert f"of one core; on the workers of {address}" in " ".join(done.stdout.split())
-    checked = [line for line in done.stdout.splitlines() if line.startswith("checked")]
-    assert [f"of {command.n_phases} phases: nothing broken" in line for line in checked] == [True] * (command is RUN)
-    assert len(phases_in(output)) == command.n_phases
-    assert command.rows(output) == command.rows(expected)
-
-
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the guide makes certificates with openssl")
 def test_the_workers_of_a_scheduler_with_tls(undisturbed: Path, tmp_path: Path) -> None:
     """The certificates of others are told to dask here as it reads them from the environment."""

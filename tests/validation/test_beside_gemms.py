@@ -88,6 +88,7 @@ def test_sums_are_slowed_down_by_gemms_as_measured(
     assert slowdown(pair(tmp_path, shape), stores_at, n_sms) == expected
 
 
+@pytest.mark.deep  # 18 s
 def test_slices_that_fill_the_link_are_slowed_down_by_gemms_as_measured(tmp_path: Path) -> None:
     """Alone 24 SMs fill the link; behind each slice a barrier and a fence, as long as measured, leave it idle."""
     where, n_sms, shape = "peer", 24, SHAPES[1]
