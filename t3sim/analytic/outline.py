@@ -180,7 +180,7 @@ class _Outline:
         row[loop.OP_RANK] = number - one.priority * len(self.program.operations)
         row[loop.OP_TIME], row[loop.OP_OF_TILE], row[loop.OP_TURNS] = once, of_tile, n_turns
         row[loop.OP_MULTIPLY] = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
-        row[loop.OP_EPILOGUE] = (unit.epilogue + trace.tiling.epilogue) * SECOND // gpu.compute_clock
+        row[loop.OP_EPILOGUE] = trace.tiling.epilogue * SECOND // gpu.compute_clock
         self._operands(row, one)
         row[loop.OP_FIRST], row[loop.OP_N], row[loop.OP_TILE] = sum(map(len, self.orders)), len(one.order), NONE
         first_tile, first_part = sum(map(len, self.tiles)), sum(map(len, self.parts))

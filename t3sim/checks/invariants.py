@@ -159,19 +159,13 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     """Tracker, DMA engine, link port, mailbox and compute units (C1, C7)."""
     gpu = core.gpu
     tracker, dma, port = gpu.tracker, gpu.dma, gpu.link_port
-    heads = port.queues["head"][: int(port.n_queues)]
     expected = int(tracker.n_triggered + tracker.n_entries)
     yield Claim("C1", "tracker", "entries allocated, against triggered and in use", int(tracker.n_allocated), expected)
     in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
     yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
-    yield Claim("C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(heads.sum() + port.dma_head))
-    yield Claim("C1", "compute_unit[]", "stores in its queue, against counted", in_queues(core),
-                gpu.compute_units["unsent_granules"])  # fmt: skip
-    if int(port.n_queues) > 1:
-        of_groups, queues = np.zeros(int(port.n_groups), np.int64), port.queues[: int(port.n_queues)]
-        np.add.at(of_groups, queues["group"], queues["admitted"] - queues["head"])
-        kept = port.groups["n_stores"][: len(of_groups)]
-        yield Claim("C1", "link_port.group[]", "stores buffered, counted against those in queues", kept, of_groups)
+    yield Claim(
+        "C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(port.store_head + port.dma_head)
+    )
     taken = int(gpu.n_inbound + gpu.n_signals_received)
     yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), taken)
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
@@ -183,16 +177,6 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
         "C7", "compute_unit[]", "slots in all of its states, against slots it ran",
         slots + idle_slots(core), np.full(len(slots), int(gpu.n_active_slots)),
     )  # fmt: skip
-
-
-def in_queues(core: GpuCore) -> NDArray[np.int64]:
-    """Return the stores of each unit that wait in its queue."""
-    units = core.gpu.compute_units["store_queue"]
-    counts = np.zeros(len(units), np.int64)
-    for queue, stores in enumerate(core.unsent_stores()):
-        from_units = stores["unit"][stores["unit"] >= 0]
-        counts += np.where(units == queue, np.bincount(from_units, minlength=len(units)), 0)
-    return counts
 
 
 def l2_claims(core: GpuCore) -> Iterator[Claim]:
@@ -277,16 +261,8 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     most = units["l1_granules"] + int(gpu.l2.granules_per_line)  # flags make a line longer
     yield Claim("B7", "compute_unit[]", "loads of a move kernel in flight", taken, most, True)
     port = gpu.link_port
-    queues = port.queues[: int(port.n_queues)]
-    if len(queues) == 1:
-        yield Claim(
-            "B7", "link_port", "stores buffered", queues["tail"] - queues["head"], int(port.buffer_granules), True
-        )
-    else:
-        n_stores = port.groups["n_stores"][: int(port.n_groups)]
-        yield Claim("B7", "link_port.group[]", "stores buffered", n_stores, int(port.buffer_granules), True)
-        held = queues["tail"] - queues["admitted"]
-        yield Claim("B7", "link_port.queue[]", "stores queued before the buffer", held, queues["room"], True)
+    buffered = int(port.store_tail - port.store_head)
+    yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)
     if gpu.ingress_port.is_there:
         yield from ingress_claims(core)
 
@@ -393,7 +369,7 @@ def traffic_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C3", "signal[]", "posts, done against due", np.array(core.tables.signals), core.expected_posts)
     granules_of, enqueued = granules_by_route(core), channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     remote = int(granules_of[codes.ROUTE_REMOTE_UPDATE] + granules_of[codes.ROUTE_REMOTE_STORE])
-    left = int(gpu.link_port.queues["head"][: int(gpu.link_port.n_queues)].sum())
+    left = int(gpu.link_port.store_head)
     moved = int(core.tables.n_sent[steps["send"] >= 0].sum())
     told = int((core.tables.posts["distance"][: int(operations["n_posts"].sum())] != 0).sum())
     incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())

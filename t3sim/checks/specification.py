@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from t3sim.checks.claims import Claim, channels_of
-from t3sim.config.machine_checks import has_queues
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
 from t3sim.program.operations import Gemm
@@ -40,15 +39,6 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
         "n_banks": memory.n_bank_groups * memory.banks_per_group,
         "n_classes": len(core.traffic.names),
     }  # fmt: skip
-    spec = core.machine.gpu
-    group_of = np.full(spec.n_compute_units + spec.n_copy_engines, int(core.gpu.link_port.n_groups) - 1)
-    for number, units in enumerate(spec.groups):
-        group_of[units] = number
-    queue_of = np.minimum(np.arange(len(group_of)), spec.n_compute_units if has_queues(core.machine) else 0)
-    kept_queues = core.gpu.compute_units["store_queue"][: len(group_of)]
-    yield Claim("S1", "compute_unit[]", "store queue, kept against stated", kept_queues, queue_of)
-    kept_groups = core.gpu.link_port.queues["group"][kept_queues]
-    yield Claim("S1", "compute_unit[]", "group of its store queue, kept against stated", kept_groups, group_of)
     for name, value in stated_of_channels.items():
         yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), value)
 
@@ -59,7 +49,6 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
     spec, access, cycle = machine.gpu, machine.memory.access, int(gpu.compute_ticks)
     l2, port, dma, tracker = gpu.l2, gpu.link_port, gpu.dma, gpu.tracker
     lines = int(l2.n_banks * l2.sets_per_bank * l2.associativity)
-    n_groups, held = spec.n_groups, spec.compute_unit.store_queue
     return {
         "gpu": {
             "compute clock (Hz)": (round(hz / cycle), spec.compute_clock),
@@ -92,18 +81,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
         },
         "link_port": {
             "rate": (int(port.granule_cost) * machine.link.bandwidth, access * hz * int(port.scale)),
-            "store queues": (int(port.n_queues), spec.n_compute_units + 1 if has_queues(machine) else 1),
-            "groups of store queues": (int(port.n_groups), n_groups + has_queues(machine)),
-            "stores that a unit holds (accesses)": (int(port.queues[0].room), (held or 0) // access),
-            "places of a store queue": (
-                int(port.queues[0].n_places),
-                machine.link.egress_buffer // n_groups // access + (held or 0) // access,
-            ),
-            "buffer (accesses)": (int(port.buffer_granules), machine.link.egress_buffer // n_groups // access),
-            "places of the last store queue": (
-                int(port.queues[int(port.n_queues) - 1].n_places),
-                machine.link.egress_buffer // n_groups // access,
-            ),
+            "buffer (accesses)": (int(port.buffer_granules), machine.link.egress_buffer // access),
         },
         "dma_engine": {
             "rate": (int(dma.bytes_per_tick_num) * cycle, spec.dma.bytes_per_cycle * int(dma.bytes_per_tick_den))
@@ -133,9 +111,8 @@ def matrix_pairs(core: GpuCore) -> Pairs:
     accesses += k // in_line * int(gpu.l2.granules_per_line)
     rate = unit.matrix_flops_per_cycle * efficiency * core.machine.gpu.issue_slot
     granules = int((gemm.n_slices - 1) * gpu.l2.granules_per_line + gemm.last_slice_granules)
-    epilogue = unit.epilogue + tiling.epilogue
     return {
-        "epilogue (ticks)": (int(gemm.epilogue_ticks), epilogue * int(gpu.compute_ticks)),
+        "epilogue (ticks)": (int(gemm.epilogue_ticks), tiling.epilogue * int(gpu.compute_ticks)),
         "operations of a tile": (work, round(expected)),
         "operations of a slot": (int(gpu.work_per_slot), rate),
         "accesses of an operand row": (granules, accesses),

@@ -18,7 +18,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from t3sim import units
 from t3sim.config import limits
-from t3sim.config.number_lists import LARGEST_NUMBER, numbers_in, parse_number_list
 from t3sim.config.operating_points import OperatingPoint
 from t3sim.spelling import spelled_as
 
@@ -60,9 +59,6 @@ class Unit:
     name: str
 
 
-NumberList = Annotated[
-    str, BeforeValidator(parse_number_list, json_schema_input_type=str | int), Unit("numbers and ranges like `0-17,44`")
-]
 Latency = Annotated[Picoseconds, AtMost(10**12)]
 ShortCycles = Annotated[Cycles, AtMost(1 << 20)]
 CommandCycles = Annotated[Count, AtMost(1 << 20), Unit("cycles")]
@@ -158,7 +154,6 @@ class ComputeUnitSpec(Spec):
     workgroup_launch: Latency = Field(
         description="Dispatch latency: from a freed slot to the first instruction of its next workgroup."
     )
-    epilogue: ShortCycles = Field(0, description="Time of a tile from its last multiplication to its first store.")
     count_latency: Latency = Field(
         0,
         description="Time to increment a completion counter after the stores of a tile: a fence and the round trip of "
@@ -168,11 +163,6 @@ class ComputeUnitSpec(Spec):
         0,
         description="Time from the arrival of a flag to the first instruction of the workgroup that polls for it, in "
         "all-reduce kernels that load directly from other GPUs.",
-    )
-    store_queue: Annotated[Bytes, AtMost(1 << 20)] | None = Field(
-        None,
-        description="Capacity of the queue for remote stores that wait for space in the egress buffer; later GEMM loads"
-        " are blocked behind them. If omitted, there is no such queue.",
     )
     l1: L1Spec | None = Field(
         None, description="The L1 of a compute unit. If omitted, L1 capacity does not limit outstanding loads."
@@ -444,14 +434,9 @@ class OperatingPointsSpec(Spec):
 
 
 class GpuSpec(Spec):
-    """One GPU without its memory.
+    """One GPU without its memory."""
 
-    ``compute_unit_groups`` lists the compute units of each group (NVIDIA's GPCs, AMD's shader engines or dies): the
-    groups have equal parts of the link and of its egress buffer when several store to other GPUs.  Empty: all
-    compute units are one group.
-    """
-
-    n_compute_units: Annotated[Count, AtMost(LARGEST_NUMBER + 1)] = Field(
+    n_compute_units: Annotated[Count, AtMost(limits.MOST_COMPUTE_UNITS)] = Field(
         description="Number of compute units (SMs) of a GPU."
     )
     compute_clock: Hertz = Field(description="Clock of compute units and L2 without matrix work.")
@@ -487,21 +472,6 @@ class GpuSpec(Spec):
         description="Compute capability of an NVIDIA GPU, by which libraries choose among their kernels. If omitted, "
         "they take their defaults.",
     )
-    compute_unit_groups: tuple[NumberList, ...] = Field(
-        (),
-        description="Compute units of each group (GPC, shader engine), as number ranges. If omitted, all are one "
-        "group.",
-    )
-
-    @property
-    def n_groups(self) -> int:
-        """Groups of compute units."""
-        return max(len(self.compute_unit_groups), 1)
-
-    @property
-    def groups(self) -> list[list[int]]:
-        """The compute units of each group."""
-        return [numbers_in(one) for one in self.compute_unit_groups] or [list(range(self.n_compute_units))]
 
     @property
     def n_copy_engines(self) -> int:

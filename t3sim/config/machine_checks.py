@@ -4,7 +4,6 @@ A finding is a dotted path below the machine and a message; ``resolve`` places i
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
@@ -13,7 +12,6 @@ from pydantic import BaseModel
 
 from t3sim.config import limits
 from t3sim.config.machine import AtMost, MachineSpec
-from t3sim.config.number_lists import LARGEST_NUMBER, format_number_list
 from t3sim.config.operating_points import OPERATING_POINTS
 from t3sim.config.trees import Finding, annotations_of, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
@@ -48,7 +46,7 @@ NOT_SHORTER = (
 def machine_findings(machine: MachineSpec, ticks_hz: int | None = None) -> list[Finding]:
     """What is wrong with a machine although each value alone is legal; *ticks_hz*: of a time that its clocks fit."""
     checks = (
-        _sizes, _groups, _compute_units, _l1, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram,
+        _sizes, _compute_units, _l1, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram,
         _packets, _switch, _sums,
     )  # fmt: skip
     findings = list(chain.from_iterable(check(machine) for check in checks))
@@ -117,36 +115,6 @@ def _sizes(machine: MachineSpec) -> Iterator[Finding]:
             yield path, f"is {_shown(path, value)}, cannot be larger than `{larger}`, {_shown(larger, limit)}"
 
 
-def _groups(machine: MachineSpec) -> Iterator[Finding]:
-    """Groups of compute units of which some unit is in none or in two."""
-    path, n = "gpu.compute_unit_groups", machine.gpu.n_compute_units
-    if not machine.gpu.compute_unit_groups or n > LARGEST_NUMBER + 1:
-        return
-    groups = machine.gpu.groups
-    counts = Counter(unit for group in groups for unit in group)
-    if len(groups) > limits.MOST_COMPUTE_UNIT_GROUPS:
-        yield path, f"has {len(groups)} groups, must have at most {limits.MOST_COMPUTE_UNIT_GROUPS}"
-    for units, message in (
-        ([unit for unit in counts if unit >= n], f"beyond the {n} compute units of the GPU (`gpu.n_compute_units`)"),
-        ([unit for unit, times in counts.items() if times > 1 and unit < n], "in more than one group"),
-    ):
-        if units:
-            yield path, f"has {format_number_list(units)} {message}"
-    missing = [unit for unit in range(n) if unit not in counts]
-    if missing:
-        yield path, f"has {format_number_list(missing)} in no group; each compute unit must be in one"
-
-
-def has_queues(machine: MachineSpec) -> bool:
-    """Return whether each compute unit has a queue of its own for stores to other GPUs."""
-    return machine.gpu.n_groups > 1 or machine.gpu.compute_unit.store_queue is not None
-
-
-def egress_part(machine: MachineSpec) -> int:
-    """Return the bytes of the egress buffer that each group of compute units has: whole accesses."""
-    return machine.link.egress_buffer // machine.gpu.n_groups // machine.memory.access * machine.memory.access
-
-
 def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
     """What is too small for a compute unit to ever do its next step."""
     spec, unit, line = machine.gpu, machine.gpu.compute_unit, machine.gpu.l2.line
@@ -171,10 +139,9 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
         -(-line * line // (one.data_per_line * access)) * access for one in spec.collective_kernel.flagged.values()
     ]
     with_flags = f"{one_line} and its flags, {format_bytes(max(flagged))}" if flagged else one_line
-    if egress_part(machine) < max([line, *flagged]):
-        parts = f" for each of {spec.n_groups} groups (`gpu.compute_unit_groups`)" if spec.n_groups > 1 else ""
+    if machine.link.egress_buffer // access * access < max([line, *flagged]):
         buffer = format_bytes(machine.link.egress_buffer)
-        yield "link.egress_buffer", f"is {buffer}, must hold at least {with_flags}{parts}"
+        yield "link.egress_buffer", f"is {buffer}, must hold at least {with_flags}"
     read_ahead = spec.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < line:
         yield "gpu.dma.read_ahead", f"is {format_bytes(read_ahead)}, must be at least {one_line}, or `chunk`"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from t3sim.config.limits import EFFICIENCY_SCALE
 from t3sim.config.machine import MachineSpec
-from t3sim.config.machine_checks import egress_part, has_queues, machine_findings, wire_time
+from t3sim.config.machine_checks import machine_findings, wire_time
 from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import _jit, codes
@@ -79,34 +77,6 @@ def multicast_packet(machine: MachineSpec) -> int:
     """Return the bytes of data that a packet has at most that goes to all GPUs, or into a sum that the switch makes."""
     multicast = machine.link.multicast
     return full_packet(machine) if multicast is None else multicast.packet_payload or full_packet(machine)
-
-
-def store_queues(machine: MachineSpec) -> list[int]:
-    """Return the granules that each store queue of the link port holds.
-
-    If compute units come in groups or hold stores themselves, each has a queue, and what no unit stores one more.
-    """
-    spec, access = machine.gpu, machine.memory.access
-    part, held = egress_part(machine) // access, spec.compute_unit.store_queue
-    if not has_queues(machine):
-        return [part]
-    return [part + (held or 0) // access] * spec.n_compute_units + [part]
-
-
-def fill_store_queues(gpu: Any, machine: MachineSpec) -> None:
-    """Store queues of the link port, and whose they are."""
-    spec, port, places = machine.gpu, gpu.link_port, store_queues(machine)
-    port.n_queues, port.n_groups = len(places), spec.n_groups + (len(places) > 1)
-    port.buffer_granules = places[-1]
-    queues = port.queues[: len(places)]
-    queues["n_places"], queues["first_place"] = places, np.cumsum([0, *places[:-1]])
-    queues["room"] = np.array(places) - places[-1]
-    queues["group"], queues["next"] = port.n_groups - 1, len(places) - 1
-    port.groups["turn"][int(port.n_groups) - 1] = len(places) - 1
-    for number, units in enumerate(spec.groups if len(places) > 1 else ()):
-        queues["group"][units], queues["next"][units] = number, np.roll(units, -1)
-        port.groups["turn"][number] = units[0]
-    gpu.compute_units["store_queue"] = np.minimum(np.arange(len(gpu.compute_units)), len(places) - 1)
 
 
 def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
@@ -223,7 +193,7 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
         port.payload_cost, port.header_cost, port.scale = payload, header, scale
     gpu.link_port.full_packet = full_packet(machine)
     gpu.link_port.granule_cost = payload + header // full_packet(machine)
-    fill_store_queues(gpu, machine)
+    gpu.link_port.buffer_granules = machine.link.egress_buffer // granule
     gpu.ingress_port.buffer_granules = (machine.link.ingress_buffer or 0) // granule
     multicast = machine.link.multicast
     gpu.link_port.multicast_packet = multicast_packet(machine)

@@ -13,7 +13,7 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import capacities_of, fill_record, layout_for, store_queues
+from t3sim.gpu.assemble import capacities_of, fill_record, layout_for
 from t3sim.gpu.compiled import compiled_advance, compiled_policy, compiled_take_in
 from t3sim.gpu.room import allocated
 from t3sim.gpu.tables import Tables, records, tables_of
@@ -60,7 +60,7 @@ class GpuCore:
         self.state = allocated(lambda: empty_gpu(self.layout, self.used), self.layout)
         self.gpu = self.state[0]
         self.tables = Tables()
-        self.store_queue = records(MESSAGE, sum(store_queues(machine)))
+        self.store_queue = records(MESSAGE, machine.link.egress_buffer // machine.memory.access)
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
         self.arrivals = records(MESSAGE, 1)  # behind a switch, of each GPU: what the port has not served, credits; sums
@@ -152,13 +152,11 @@ class GpuCore:
         self._n_outbox[0] = 0
         return opaque(self.outbox)[:n].copy().view(MESSAGE)
 
-    def unsent_stores(self) -> list[NDArray[Any]]:
-        """Return what waits in each store queue of the link port, in order."""
+    def unsent_stores(self) -> NDArray[Any]:
+        """Return the stores in the egress buffer, in order."""
         port = self.gpu.link_port
-        return [
-            self.store_queue[line["first_place"] + np.arange(line["head"], line["tail"]) % line["n_places"]]
-            for line in port.queues[: int(port.n_queues)]
-        ]
+        stores: NDArray[Any] = self.store_queue[np.arange(port.store_head, port.store_tail) % int(port.buffer_granules)]
+        return stores
 
     def put_behind_switch(self, room: list[int]) -> None:
         """Give this GPU an ingress port; *room* is what the ingress buffer of the GPU at each distance holds for it."""

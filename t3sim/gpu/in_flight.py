@@ -94,8 +94,8 @@ def arrived_messages(core: GpuCore) -> NDArray[Any]:
 
 
 def heads_of_port(core: GpuCore) -> list[Any]:
-    """Return what is first in line at the link port: of the stores in each queue, of DMA data."""
-    return [waiting[0] for waiting in (*core.unsent_stores(), dma_data_of(core)) if len(waiting)]
+    """Return the heads of the queues of the link port: stores, DMA data."""
+    return [waiting[0] for waiting in (core.unsent_stores(), dma_data_of(core)) if len(waiting)]
 
 
 def dma_data_of(core: GpuCore) -> NDArray[Any]:

@@ -258,8 +258,7 @@ class TableBuilder:
         units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
         operation.is_persistent, operation.prologue_ticks = tiling.persistent, self.ticks.from_ps(tiling.prologue)
-        epilogue = machine.gpu.compute_unit.epilogue + tiling.epilogue
-        operation.epilogue_ticks = epilogue * self.ticks.period(machine.gpu.compute_clock)
+        operation.epilogue_ticks = tiling.epilogue * self.ticks.period(machine.gpu.compute_clock)
         if (of.stores.signal != operations.NONE).any():
             operation.count_ticks = self.ticks.from_ps(machine.gpu.compute_unit.count_latency)
         operation.n_slots = resident_workgroups(machine, tiling)

@@ -217,15 +217,12 @@ def all_sent_at(core: GpuCore) -> int:
 
     All of them are in the buffer: the kernel has ended.
     """
-    port, queues = core.gpu.link_port, core.unsent_stores()
-    waiting = np.concatenate(queues)
+    port, waiting = core.gpu.link_port, core.unsent_stores()
     if not len(waiting):
         return 0
     costs = int(port.payload_cost) + int(port.header_cost) // waiting["packet"].astype(np.int64)
-    # Whichever of the queues comes last: if packets differ, this is at most the difference too late.
-    last = int(costs[-1]) if len(queues) == 1 else int(costs.min())
     scale = int(port.scale)
-    start = max(core.now * scale, int(port.free_at_scaled)) + int(costs.sum()) - last
+    start = max(core.now * scale, int(port.free_at_scaled)) + int(costs[:-1].sum())
     return (start // (core.slot_ticks * scale) + 1) * core.slot_ticks
 
 

@@ -400,7 +400,7 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     load = n_slices * longest * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
     multiply = max(at_peak / gpu.compute_unit.matrix_efficiency, load)
     store = n_elements * trace.stored_element_bytes / gpu.compute_unit.l2_store_bytes_per_cycle
-    store += gpu.compute_unit.epilogue + tiling.epilogue
+    store += tiling.epilogue
     of_tile = max(multiply, (multiply + store) / n_resident)
     n_moved = operand_bytes(gemm) + gemm.m * gemm.n * ELEMENT_BYTES
     elsewhere = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth) * gpu.compute_clock

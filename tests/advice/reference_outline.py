@@ -213,7 +213,7 @@ class _Outline:
         flops = 2 * rows * columns * multiplied_k(trace) / trace.tiling.split_k
         rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
         multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
-        epilogue = (unit.epilogue + trace.tiling.epilogue) * SECOND // gpu.compute_clock
+        epilogue = trace.tiling.epilogue * SECOND // gpu.compute_clock
         store_rate = unit.l2_store_bytes_per_cycle * gpu.compute_clock
         _, _, width = tile_granules(one.stored, self.granule, trace.stored_element_bytes)
         sizes = (one.stored.workgroups["n_rows"] * width).tolist()  # granules

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from t3sim.config import limits
-from t3sim.config.machine import AtMost, L2Spec, LinkSpec
+from t3sim.config.machine import AtMost, L2Spec
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.l2 import l2_slice
 from t3sim.gpu.units.loop import OUTBOX_MARGIN
-from t3sim.gpu.units.state import LONGEST_SLEEP, MOST_STORE_GROUPS, MOST_STORES_OF_GROUP, RETURN_RING, Layout, l2_dtype
+from t3sim.gpu.units.state import LONGEST_SLEEP, RETURN_RING, Layout, l2_dtype
 
 
 def disagreements() -> dict[str, tuple[int, int]]:
@@ -22,7 +22,6 @@ def disagreements() -> dict[str, tuple[int, int]]:
         "MOST_RESIDENT_WORKGROUPS": layout.n_slots,
         "MOST_PREFETCHED_SLICES": layout.n_buffers - 1,
         "EFFICIENCY_DIGITS": EFFICIENCY_SCALE,
-        "MOST_COMPUTE_UNIT_GROUPS": MOST_STORE_GROUPS - 1,
     }
     return {name: (getattr(limits, name), found) for name, found in held.items() if getattr(limits, name) != found}
 
@@ -36,9 +35,6 @@ def test_limits_are_those_of_the_kernel() -> None:
     assert limits.MOST_BANKS_OF_A_CHANNEL <= codes.FIELD_MASK + 1
     most = next(one for one in L2Spec.model_fields["mshrs_per_bank"].metadata if isinstance(one, AtMost)).limit
     assert most <= np.iinfo(l2_dtype(Layout())["filling"].base).max
-    # A line of stores holds an egress buffer of the shortest accesses.
-    buffer = next(one for one in LinkSpec.model_fields["egress_buffer"].metadata if isinstance(one, AtMost)).limit
-    assert buffer // 32 <= MOST_STORES_OF_GROUP
     # What comes back after the longest trip is noted ahead of the slot that is being counted.
     longest = (limits.LONGEST_RETURN_SLOTS, limits.LONGEST_QUEUED_RETURN_SLOTS, limits.LONGEST_TRIP_SLOTS)
     assert LONGEST_SLEEP + max(longest) < RETURN_RING

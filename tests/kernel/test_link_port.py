@@ -58,9 +58,9 @@ class Port:
         self.dma_queue = messages_of(MESSAGE, np.zeros(n_dma, np.int64))
         self.outbox = messages_of(MESSAGE, np.zeros(n_outbox, np.int64))
 
-    def queue_stores(self, ready: list[int], first: int = 0, unit: int = -1) -> None:
+    def queue_stores(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
-            buffer_store(self.gpu, self.core.store_queue, unit, INCOMING_WRITE, -1, 10, i, -1, 64, at)
+            buffer_store(self.gpu, self.core.store_queue, INCOMING_WRITE, -1, 10, i, -1, 64, at)
 
     def queue_dma(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
@@ -131,22 +131,22 @@ def test_stores_and_dma_take_turns() -> None:
 def test_buffer_takes_what_the_data_sheet_says() -> None:
     """Does the buffer of 2 KiB take 32 granules of 64 B, and room come back as they leave?"""
     port = Port()
-    assert has_buffer_room(port.port, 0, 32)
-    assert not has_buffer_room(port.port, 0, 33)
+    assert has_buffer_room(port.port, 32)
+    assert not has_buffer_room(port.port, 33)
     port.queue_stores([0] * 30)
-    assert has_buffer_room(port.port, 0, 2)
-    assert not has_buffer_room(port.port, 0, 3)
+    assert has_buffer_room(port.port, 2)
+    assert not has_buffer_room(port.port, 3)
     port.transmit(int(granule_time(port.core)) + 1)  # two have started
     assert port.port.n_sent == 2
-    assert has_buffer_room(port.port, 0, 4)
-    assert not has_buffer_room(port.port, 0, 5)
+    assert has_buffer_room(port.port, 4)
+    assert not has_buffer_room(port.port, 5)
 
 
 def test_dma_data_need_no_room_in_the_store_buffer() -> None:
     """Is the store buffer empty and the DMA queue counted while only DMA data wait?"""
     port = Port()
     port.queue_dma([0] * 500)
-    assert has_buffer_room(port.port, 0, 32)
+    assert has_buffer_room(port.port, 32)
     assert dma_queued(port.port) == 500
     assert not is_empty(port.port)
 
@@ -192,7 +192,7 @@ def test_small_stores_take_the_time_of_their_headers(store_bytes: int) -> None:
     """Does a granule in packets of b bytes take (b + header) / b of its share of the raw rate, without drift?"""
     port = Port(PACKETS)
     for i in range(30):
-        buffer_store(port.gpu, port.core.store_queue, -1, INCOMING_WRITE, -1, 10, i, -1, store_bytes, 0)
+        buffer_store(port.gpu, port.core.store_queue, INCOMING_WRITE, -1, 10, i, -1, store_bytes, 0)
     port.transmit()
     full = granule_time(core_of())  # at `bandwidth`, the rate of data in full packets
     cost = full * Fraction(store_bytes + 16, store_bytes) / Fraction(128 + 16, 128)

@@ -156,12 +156,12 @@ def test_a_remote_workgroup_is_under_way_until_its_stores_are_on_the_wire() -> N
     core = small_tracker()
     dispatch(core)
     send(core, 0)
-    queue = core.gpu.link_port.queues[0]
-    core.tables.workgroups[0].sent_mark = queue.tail = 5
-    queue.head = 4
+    port = core.gpu.link_port
+    core.tables.workgroups[0].sent_mark = port.store_tail = 5
+    port.store_head = 4
     dispatch(core)
     assert n_dispatched(core) == 2
-    queue.head = 5
+    port.store_head = 5
     dispatch(core)
     assert n_dispatched(core) == 3
 

@@ -227,8 +227,8 @@ def share_lost(rho: float, buffer_bytes: int, n: int) -> float:
     for i, at in enumerate(poisson(rho, n, seed=4).tolist()):
         transmit(core.gpu, core.peers, core.store_queue, core.tables.dma_queue, core.outbox, at)
         core.gpu.n_outbox = 0
-        if has_buffer_room(port, 0, 1):
-            buffer_store(core.gpu, core.store_queue, -1, INCOMING_WRITE, -1, 0, i, -1, 64, at)
+        if has_buffer_room(port, 1):
+            buffer_store(core.gpu, core.store_queue, INCOMING_WRITE, -1, 0, i, -1, 64, at)
         else:
             n_lost += 1
     return n_lost / n

@@ -43,7 +43,7 @@ _WATCHED = (
     "move_workgroups.step", "move_workgroups.step_line", "move_workgroups.step_operand",
     "move_workgroups.step_stored", "move_workgroups.line_head", "move_workgroups.line_tail",
     "tracker.n_triggered", "dma.n_ready", "dma.n_taken", "dma.tile_cursor", "dma.granule_cursor", "dma.n_commands_done",
-    "link_port.queues.tail", "link_port.dma_tail", "ingress_port.busy_scaled",
+    "link_port.store_tail", "link_port.dma_tail", "ingress_port.busy_scaled",
 )  # fmt: skip
 
 

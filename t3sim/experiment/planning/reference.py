@@ -13,7 +13,6 @@ from t3sim.config.experiment import KernelLibrarySpec, ModelSpec, OperatorsSpec,
 from t3sim.config.experts import ExpertsFields
 from t3sim.config.machine import AtMost, UniformMachineSpec, Unit
 from t3sim.config.machine_checks import POWERS_OF_TWO
-from t3sim.config.number_lists import parse_number_list
 from t3sim.config.presets import DEFAULT_OPERATORS, DEFAULT_TILING, SKEW, load_preset
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.trees import annotations_of, shown_text, shown_value
@@ -161,7 +160,7 @@ def allowed_in(model: type[BaseModel], name: str) -> str:
     kind, bounds = " or ".join(dict.fromkeys(words_of(part) for part in parts_of(field.annotation))), []
     annotated = annotations_of(field)  # a ``Field`` of a type that may be ``None`` opened up
     for extra in (e for one in annotated for e in (one.metadata if isinstance(one, FieldInfo) else (one,))):
-        if isinstance(extra, BeforeValidator) and extra.func is not parse_number_list:
+        if isinstance(extra, BeforeValidator):
             one_of = units.usage_of(extra.func)
             kind = f"list, each {one_of}" if kind.startswith("list") else one_of
         elif isinstance(extra, Unit) and not kind.endswith(")"):

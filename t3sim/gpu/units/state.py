@@ -16,8 +16,6 @@ from t3sim.gpu.units.codes import FAR, FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N
 CACHE_LINE = 64  # bytes, of the machine that simulates
 N_POLICY_PARAMS = 8
 MOST_SIMDS = 8  # of a compute unit
-MOST_STORES_OF_GROUP = 1 << 19  # granules, in its part of the egress buffer
-MOST_STORE_GROUPS = 33  # at the link port: 32 groups of compute units, and what no compute unit stores
 STORE_BUCKETS = 64  # by which stores in the stream queues of a channel are found
 RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
 INVERSE_SHIFT = 50  # bits of the inverse of a slot's length: what is less than two rings away keeps inside 64 bits
@@ -51,8 +49,7 @@ MESSAGE = record_dtype(
     ("tile", "i4"),  # wavefront tile there that it is stored to, or -1; of loads and polls, who asks
     ("signal", "i4"),  # of the GPU that it goes to, which it posts; -1: none; of a LOAD, how many granules
     ("packet", "i2"),  # bytes of the store that it is a part of, which decide how long it is on the wire
-    # compute unit or copy engine that stores it, until it is on the wire; -1: none; of a sum, what has come of it
-    ("unit", "i2"),
+    ("n_added", "i2"),  # contributions that have arrived, of a sum in the table of the switch
     ("kind", "i2"),  # of the request that it becomes, or SIGNAL and what follows it
     # distance of the GPU that it goes to, or EVERY; when received, of the one that it comes from, EVERY if a sum
     ("distance", "i2"),
@@ -269,8 +266,6 @@ def compute_unit_dtype(layout):
         "outstanding_lines",  # loads of GEMMs in flight: until the data are back in the CU
         # stores in flight, until they are acknowledged, or loads of a move kernel that has the CU for itself
         "outstanding_granules",
-        "store_queue",  # of the link port, in which its stores to other GPUs wait
-        "unsent_granules",  # in that queue, and in front of the wire
         # the ledger: see ledger.py
         "refused_by",  # what had no room for a line in this slot; WORKING: nothing was refused
         "refused_ticks",  # of the slot, which could not be used for that
@@ -333,24 +328,7 @@ def dma_dtype():
     )  # fmt: skip
 
 
-# Stores that wait for the wire.  Where each compute unit has a queue, those in the egress buffer are its first ones.
-STORE_QUEUE = record_dtype(
-    "head", "tail",  # granules taken off it, and put into it
-    "admitted",  # of these, to the buffer
-    "room",  # for those that are not
-    "first_place", "n_places",  # in the array of stores that wait
-    "group",
-    "next",  # queue of its group, in a circle
-)  # fmt: skip
-STORE_GROUP = record_dtype(
-    "n_stores", "head",  # in its part of the egress buffer, and taken off it
-    "turn",  # the queue of which the next one is admitted
-    "packet_left",  # granules of its packet that come behind the last one
-    ("fifo", "i2", (MOST_STORES_OF_GROUP,)),  # queues of those in the buffer, in the order in which they came
-)  # fmt: skip
-
-
-def link_port_dtype(layout):
+def link_port_dtype():
     """The egress port: serialises granules at the link rate."""
     return record_dtype(
         "granule_cost",  # wire time of one granule in full packets, in 1/scale ticks
@@ -359,12 +337,9 @@ def link_port_dtype(layout):
         "full_packet",  # bytes
         "multicast_packet",  # bytes, of what goes to all GPUs or into a sum
         "scale", "free_at_scaled",
-        "n_queues",  # of stores: 1, or one for each compute unit and one for what no unit stores
-        "n_groups",  # of these: those of compute units, and the last queue
-        "buffer_granules",  # that each group has of the egress buffer
+        "buffer_granules",  # capacity of the egress buffer
+        "store_head", "store_tail",  # granules taken off the egress buffer, and put into it
         "last_source",
-        "last_group",  # of the store that left last
-        "packet_left",  # granules of its packet that come behind it
         "dma_head", "dma_tail",
         "n_sent", "n_signals",  # granules and signals handed to the outbox
         "busy_scaled", "idle_scaled",
@@ -373,8 +348,6 @@ def link_port_dtype(layout):
         "noted_sent",
         ("reason_scaled", (N_REASONS,)),  # idle before the granules that were sent, by what it waited for
         ("open_scaled", (N_REASONS,)),  # idle since then
-        ("groups", STORE_GROUP, (MOST_STORE_GROUPS,)),
-        ("queues", STORE_QUEUE, (layout.n_compute_units + 1,)),
     )  # fmt: skip
 
 
@@ -515,7 +488,7 @@ def gpu_dtype(layout):
         "n_fetched", "n_asked",  # granules that this GPU got so; messages by which it asked
         # units
         ("l2", l2_dtype(layout)), ("tracker", tracker_dtype(layout)), ("dma", dma_dtype()),
-        ("link_port", link_port_dtype(layout)), ("ingress_port", ingress_port_dtype()), ("wire", WIRE),
+        ("link_port", link_port_dtype()), ("ingress_port", ingress_port_dtype()), ("wire", WIRE),
         # mirrored mode
         "hears_at", "quantum_ticks",  # when it hears next what it has sent (NEVER: from others); from then to the next
         "n_travelling", "n_heard",  # of the outbox: messages on the wire; those of them taken in
@@ -545,7 +518,7 @@ WORKGROUP_TABLE = record_dtype(
     "packet",  # bytes of its stores to other GPUs
     "n_leaving",  # granules of its tile for other GPUs, stored there by it or sent by the DMA engine
     "cu", "slot", "start_at", "multiply_at", "main_loop_end_at", "end_at",
-    "sent_mark",  # stores in its queue at the link port up to the end of this workgroup
+    "sent_mark",  # stores put into the egress buffer up to the end of this workgroup
 )  # fmt: skip
 
 TILE_TABLE = record_dtype(

@@ -273,7 +273,7 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
         add("compute_units[].outstanding_lines", -(10**4)),
         "not fewer than none",
     ),
-    "a link port beyond its buffer": ("fused", add("link_port.queues[].tail", 10**6), "B7 broken: link_port"),
+    "a link port beyond its buffer": ("fused", add("link_port.store_tail", 10**6), "B7 broken: link_port"),
 }
 
 # name -> (phase, defect seeded after the end, what is reported)
@@ -306,7 +306,7 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
     ),
     "a remote store lost": (
         "fused",
-        add("link_port.queues[].head", -1),
+        add("link_port.store_head", -1),
         "C3 broken: gpu: stores and signals for other GPUs",
     ),
     "a DMA read lost": (

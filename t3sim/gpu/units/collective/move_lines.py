@@ -91,7 +91,7 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
     is_found = distance == 0 and is_retained(gpu.l2, address)
     if distance != 0:
         has_place = distance > 0 or gpu.ingress_port.n_summing + n_granules <= gpu.ingress_port.most_sums
-        if not has_place or not has_buffer_room(gpu.link_port, cu.store_queue, 1):
+        if not has_place or not has_buffer_room(gpu.link_port, 1):
             note_refused(cu, codes.FOR_LINK, 0)
             return NO_ROOM_IN_PORT
     elif not is_found and not finds_room(gpu, cu_index, channel_id, moves.traffic_class, n_granules):
@@ -107,7 +107,7 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
             kind = codes.LOAD_SUM
             address += -step.stride << codes.SPREAD_SHIFT
             gpu.ingress_port.n_summing += n_granules
-        buffer_store(gpu, store_queue, cu_index, kind, distance, tag, address, n_granules, gpu.granule_bytes, at)
+        buffer_store(gpu, store_queue, kind, distance, tag, address, n_granules, gpu.granule_bytes, at)
         gpu.n_asked += 1
     elif is_found:
         gpu.l2.n_found += n_granules
@@ -139,11 +139,8 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
     n_granules = granules_of_line(gpu, step, line)
     n_sent = sent_granules(gpu, moves, step, line) if is_sent else 0
     cost = 0
-    if is_sent and not has_buffer_room(gpu.link_port, cu.store_queue, n_sent):
+    if is_sent and not has_buffer_room(gpu.link_port, n_sent):
         note_refused(cu, codes.FOR_LINK, 0)
-        return NO_ROOM_IN_PORT
-    if not is_sent and step.post_signal >= 0 and gpu.link_port.n_queues > 1 and cu.unsent_granules > 0:
-        note_refused(cu, codes.FOR_LINK, 0)  # who sees this post may store elsewhere, past the queue of this unit
         return NO_ROOM_IN_PORT
     if step.kept_at >= 0:
         cost = moves.store_ticks
@@ -165,9 +162,7 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
             distance = codes.EVERY
             there += step.spread << codes.SPREAD_SHIFT
         for i in range(n_sent):
-            buffer_store(
-                gpu, store_queue, cu_index, step.send, distance, -1, there + i, step.post_signal, step.packet, at
-            )
+            buffer_store(gpu, store_queue, step.send, distance, -1, there + i, step.post_signal, step.packet, at)
         cost += (moves.store_ticks + moves.header_ticks) * n_sent // n_granules
     return cost
 

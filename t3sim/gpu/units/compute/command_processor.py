@@ -2,8 +2,7 @@
 
 Models: an operation starts ``launch_ticks`` after all signals that it waits for have been posted and the host has
 issued it; its end posts signals, and may have to wait for others (``until``).  The order of a stream is such a signal
-from each operation to the next.  If the link port has several store queues, an operation ends when what it has stored
-is on the wire: then signals, and stores of whoever waits for its end, come behind that in whatever queue they are.
+from each operation to the next.
 Operations that run take their turn by priority, then in the order of their starts.
 A GEMM ends when its last workgroup has, on GPUs that write dirty lines back at the end of a kernel when they are
 written back, and when all its tiles that the tracker counts are complete and what the DMA engine sends of them has
@@ -16,7 +15,7 @@ from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.codes import ENDING, GEMM, MOVES, NEVER, OVER, PENDING, RUNNING, SIGNAL
 from t3sim.gpu.units.l2.l2_slice import flush_dirty_lines
 from t3sim.gpu.units.ledger import note_idle_slots
-from t3sim.gpu.units.link.link_port import buffer_store, dma_queued, is_sent_until, takes_post
+from t3sim.gpu.units.link.link_port import buffer_store, dma_queued, has_buffer_room
 from t3sim.gpu.units.signals import post
 
 
@@ -89,7 +88,7 @@ def end_operations(gpu, waits, posts, store_queue, now):
         is_over = has_ended(gpu, operation) and are_posted(
             gpu, waits, operation.first_wait + operation.n_waits, operation.n_untils
         )
-        if is_over and has_left(gpu, operation, store_queue) and post_all(gpu, operation, posts, store_queue, now):
+        if is_over and post_all(gpu, operation, posts, store_queue, now):
             operation.state = OVER
             operation.end_at = now
             gpu.n_awaited -= 1 - operation.is_background
@@ -97,13 +96,6 @@ def end_operations(gpu, waits, posts, store_queue, now):
             gpu.running[n_left] = gpu.running[place]
             n_left += 1
     gpu.n_running = n_left
-
-
-@kernel
-def has_left(gpu, operation, store_queue):
-    """Return whether what is stored from now on comes behind the stores of an operation: one queue keeps an order."""
-    port = gpu.link_port
-    return port.n_queues == 1 or is_sent_until(port, store_queue, operation.end_at + gpu.slot_ticks)
 
 
 @kernel
@@ -140,11 +132,11 @@ def post_all(gpu, operation, posts, store_queue, now):
         entry = posts[operation.first_post + operation.n_posted]
         if entry.distance == 0:
             post(gpu, gpu.signals, entry.signal, entry.amount)
-        elif not takes_post(gpu.link_port):
+        elif not has_buffer_room(gpu.link_port, 1):
             return False
         else:
             buffer_store(
-                gpu, store_queue, -1, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
+                gpu, store_queue, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
                 gpu.link_port.full_packet, now,
             )  # fmt: skip
         operation.n_posted += 1

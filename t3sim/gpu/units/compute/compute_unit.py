@@ -2,8 +2,7 @@
 
 Models: resident workgroups share the matrix rate equally; operands are staged in slices of k with a prefetch depth;
 loads and stores share a path to the L2, of a bounded width for each, and are issued in order; a bounded number of loads
-and of stores may be in flight until they are back; a bounded number of stores to other GPUs may wait in the unit, and
-loads behind them (decision 46);
+and of stores may be in flight until they are back;
 the epilogue takes a fixed time, the unit's and its kernel's, then stores the finished tile in one burst; a workgroup
 ends when its stores are acknowledged, and a fixed time later if its kernel counts its tile.
 A CU that meets a full controller queues for it, first come first served, and issues nothing else.
@@ -12,7 +11,6 @@ A ragged tile takes the matrix time of a full one: kernels mask, and skipping th
 the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).
 Events have the granularity of an issue slot; work and credit carry over exactly.
 Leaves out: that a workgroup of a cluster waits for what the other one loads: each has it when it has its own;
-that loads come between stores to other GPUs of the same unit: while it holds any it loads nothing;
 instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``).
 Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 """
@@ -40,7 +38,7 @@ from t3sim.gpu.units.l2.l2_slice import (
     take_returns,
 )
 from t3sim.gpu.units.ledger import note_issue, note_refused, note_refused_line, note_slot
-from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, is_behind_stores
+from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.units.signals import NO_SIGNAL, may_begin, store_tag, tile_of
 
 OUTSIDE, OF_THE_OTHER = -1, -2  # an operand line of a tile that its workgroup does not load
@@ -314,14 +312,14 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         cu.outstanding_granules += n_granules
         slot.stores_outstanding += n_granules
         return codes.WORKING
-    if not has_buffer_room(gpu.link_port, cu.store_queue, n_granules):
+    if not has_buffer_room(gpu.link_port, n_granules):
         return codes.FOR_LINK
     # The link's latency includes the way from the CU to the port.
     kind = codes.INCOMING_UPDATE if route == codes.ROUTE_REMOTE_UPDATE else codes.INCOMING_WRITE
     to = tiles[tile]
     there = granule_there(tiles, tile, first)
     for i in range(n_granules):
-        buffer_store(gpu, store_queue, cu_index, kind, to.distance, to.to_tile, there + i, to.signal, entry.packet, at)
+        buffer_store(gpu, store_queue, kind, to.distance, to.to_tile, there + i, to.signal, entry.packet, at)
     return codes.WORKING
 
 
@@ -383,8 +381,6 @@ def reason_without_operands(gpu, gemm, tiles, cu, slot, entry):
         return codes.FOR_DRAM if slot.outstanding[buffer] > 0 else codes.FOR_L2
     if cu.is_waiting:
         return codes.FOR_DRAM_QUEUE
-    if is_behind_stores(gpu.link_port, cu):
-        return codes.FOR_LINK
     for other in range(BUFFER_MASK + 1):
         if slot.outstanding[other] > 0:
             return codes.FOR_DRAM
@@ -438,7 +434,7 @@ def note_without_multiplying(gpu, workgroups, tiles, cu, state, credit, now):
 def end_workgroup(gpu, gemm, cu, slot, entry, now):
     """A workgroup of a GEMM has stored its tile: its place is free."""
     entry.end_at = now
-    entry.sent_mark = gpu.link_port.queues[cu.store_queue].tail
+    entry.sent_mark = gpu.link_port.store_tail
     slot.workgroup = -1
     cu.shares -= gemm.share
     gemm.n_finished += 1
@@ -497,11 +493,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
         if gemm.loads_ahead:
             take_tile_ahead(gemm, workgroups, slot)
         stores = slot.multiply_slice == slot.n_slices and not is_in_epilogue(slot, now)
-        loads = (
-            may_load(gemm, slot)
-            and not is_behind_stores(gpu.link_port, cu)
-            and not begins_unposted(gpu, gemm, workgroups, tiles, slot)
-        )
+        loads = may_load(gemm, slot) and not begins_unposted(gpu, gemm, workgroups, tiles, slot)
         if not (stores or loads) and (slot.load_slice == 0 or slot.multiply_slice == slot.n_slices):
             continue
         if credit > 0:

@@ -154,7 +154,7 @@ def is_released(gpu, gemm, workgroups, tiles, dma_commands, index):
     if route == codes.ROUTE_REMOTE_UPDATE or route == codes.ROUTE_REMOTE_STORE:
         if entry.end_at < 0:
             return False
-        return gpu.link_port.queues[gpu.compute_units[entry.cu].store_queue].head >= entry.sent_mark
+        return gpu.link_port.store_head >= entry.sent_mark
     first = entry.first_tile
     if tiles[first].n_open > 0:
         return False

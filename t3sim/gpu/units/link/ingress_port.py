@@ -48,7 +48,7 @@ def serve_arrivals(gpu, peers, arrivals, inbox, slot_end):
             distance = (port.last_source + 1 + turn) % (n_peers + 1)
             if distance == n_peers:
                 message = arrivals[2 * n_peers * size + (port.n_sums & (size - 1))]
-                if message.unit < n_peers:
+                if message.n_added < n_peers:
                     continue
             else:
                 peer = peers[distance]
@@ -80,7 +80,7 @@ def serve_arrivals(gpu, peers, arrivals, inbox, slot_end):
         )  # fmt: skip
         gpu.inbox_tail += 1
         if is_sum:
-            message.unit = 0
+            message.n_added = 0
             port.n_sums += 1
             port.n_summing -= 1
             port.sum_at_scaled = start + port.sum_cost

@@ -1,20 +1,14 @@
 """The egress port: granules for other GPUs leave one after another at the link rate.
 
-Models: serialisation (integer arithmetic in fractions of a tick, so the rate is exact); a bounded
-buffer for the stores of compute units, which pushes back on them; a queue of DMA data in the order in which they were
-asked for, bounded by the engine's read-ahead, or of what other GPUs load, bounded by what these may have in flight; the
-two take turns on the wire.
-Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
-depend.  If compute units come in groups, or hold stores themselves, each unit has a queue; its group has a FIFO in an
-equal part of the buffer, and one more group and queue take what no compute unit stores (copy engines, signals that
-operations post).  Where a FIFO is full, stores wait in the units, which take turns at the room that comes (decision
-46).  FIFOs whose first can leave take turns on the wire.  Both turns are of a packet.  There is no order between
-queues; who needs one asks ``is_sent_until`` (``command_processor``).
-Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for it, and all
-behind it wait, too.  A multicast store leaves once, when all GPUs have room for it.  Each packet carries a header, so
-small stores take longer for the same data; a load is a header alone.
+Models: serialisation in integer fractions of a tick, so the rate is exact; a bounded egress buffer for the stores of
+compute units and copy engines, which stalls them when it is full; a queue of DMA data in the order of their reads,
+bounded by the read-ahead of the DMA engine, or of data that other GPUs load, bounded by the outstanding loads of these.
+Stores and DMA data alternate on the wire: otherwise a backlog of DMA data would starve the stores of the first chunk,
+on which all later chunks depend.  Behind a switch, the head of a queue waits until the ingress buffer of its
+destination has room, and blocks what is behind it.  A multicast store leaves once, when all GPUs have room for it.
+Each packet has a header, so small stores take longer for the same data; a load is a header alone.
 The latency belongs to ``wire``.
-Pinned by tests/kernel/test_link_port.py and test_store_queues.py.
+Pinned by tests/kernel/test_link_port.py.
 """
 
 from t3sim.gpu.units import codes
@@ -22,66 +16,15 @@ from t3sim.gpu.units._jit import kernel
 
 
 @kernel
-def has_buffer_room(port, queue, n_granules):
-    """Return whether a store queue takes *n_granules* more: in its part of the egress buffer, or in front of it."""
-    line = port.queues[queue]
-    if port.n_queues == 1:
-        return line.tail - line.head + n_granules <= port.buffer_granules
-    room = port.buffer_granules - port.groups[line.group].n_stores
-    return line.tail - line.admitted + n_granules <= room + line.room
+def has_buffer_room(port, n_granules):
+    """Return whether the egress buffer takes *n_granules* more."""
+    return port.store_tail - port.store_head + n_granules <= port.buffer_granules
 
 
 @kernel
-def is_behind_stores(port, cu):
-    """Return whether stores to other GPUs wait in a compute unit for room in the egress buffer."""
-    line = port.queues[cu.store_queue]
-    return port.n_queues > 1 and line.admitted < line.tail
-
-
-@kernel
-def packet_granules(gpu, entry):
-    """Return how many granules the packet has that begins with a store."""
-    return 1 if entry.kind >= codes.SIGNAL else max(entry.packet // gpu.granule_bytes, 1)
-
-
-@kernel
-def admit(gpu, store_queue, queue):
-    """The first store of a queue that is not in the egress buffer comes into it; a packet comes in one piece."""
-    port = gpu.link_port
-    line = port.queues[queue]
-    group = port.groups[line.group]
-    if group.packet_left == 0 or group.turn != queue:
-        group.packet_left = packet_granules(gpu, store_queue[place_in_queue(port, queue, line.admitted)])
-    group.fifo[(group.head + group.n_stores) % len(group.fifo)] = queue
-    group.n_stores += 1
-    line.admitted += 1
-    group.packet_left -= 1
-    group.turn = queue if group.packet_left > 0 else line.next
-
-
-@kernel
-def admit_next(gpu, store_queue, group):
-    """A group has room for one more of the stores that wait in its units, which take turns."""
-    port = gpu.link_port
-    queue = port.groups[group].turn
-    while port.queues[queue].admitted == port.queues[queue].tail:
-        queue = port.queues[queue].next
-        if queue == port.groups[group].turn:
-            return
-    admit(gpu, store_queue, queue)
-
-
-@kernel
-def takes_post(port):
-    """Return whether the store buffer takes a signal that an operation posts, which has the room of a header."""
-    return has_buffer_room(port, port.n_queues - 1, 1)
-
-
-@kernel
-def place_in_queue(port, queue, number):
-    """Return where the *number*-th store of a queue waits."""
-    line = port.queues[queue]
-    return line.first_place + number % line.n_places
+def buffer_place(port, number):
+    """Return the place of the *number*-th store in the egress buffer."""
+    return number % port.buffer_granules
 
 
 @kernel
@@ -97,22 +40,12 @@ def write_message(message, at, kind, distance, tile, granule, signal, packet):
 
 
 @kernel
-def buffer_store(gpu, store_queue, unit, kind, distance, tile, granule, signal, packet, ready_at):
-    """Put a store of *unit* for another GPU into its queue; the caller has asked ``has_buffer_room``.
-
-    What no unit stores (*unit* is -1) has asked ``takes_post``.
-    """
+def buffer_store(gpu, store_queue, kind, distance, tile, granule, signal, packet, ready_at):
+    """Put a store for another GPU into the egress buffer; the caller has asked ``has_buffer_room``."""
     port = gpu.link_port
-    queue = port.n_queues - 1
-    if unit >= 0:
-        queue = gpu.compute_units[unit].store_queue
-        gpu.compute_units[unit].unsent_granules += 1
-    entry = store_queue[place_in_queue(port, queue, port.queues[queue].tail)]
-    entry.unit = unit
+    entry = store_queue[buffer_place(port, port.store_tail)]
     write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
-    port.queues[queue].tail += 1
-    if port.n_queues > 1 and port.groups[port.queues[queue].group].n_stores < port.buffer_granules:
-        admit(gpu, store_queue, queue)
+    port.store_tail += 1
 
 
 @kernel
@@ -178,76 +111,12 @@ def start_of(gpu, peers, message):
 
 
 @kernel
-def is_sent_until(port, store_queue, slot_end):
-    """Return whether all that was stored in the slots up to *slot_end* is on the wire.
-
-    Inside a slot a queue is in no order of time, so this is asked about whole slots.
-    """
-    for queue in range(port.n_queues):
-        line = port.queues[queue]
-        if line.head < line.tail and store_queue[place_in_queue(port, queue, line.head)].at < slot_end:
-            return False
-    return True
-
-
-@kernel
-def start_in_queue(gpu, peers, store_queue, queue):
-    """Return when the first in line of a store queue can go on the wire, in 1/scale ticks; NEVER: there is none."""
+def start_of_stores(gpu, peers, store_queue):
+    """Return when the head of the egress buffer can go on the wire, in 1/scale ticks; NEVER: there is none."""
     port = gpu.link_port
-    line = port.queues[queue]
-    if line.head == line.tail:
+    if port.store_head == port.store_tail:
         return codes.NEVER
-    return start_of(gpu, peers, store_queue[place_in_queue(port, queue, line.head)])
-
-
-@kernel
-def group_in_turn(gpu, peers, store_queue):
-    """Return the group whose first in line goes next: it can start first, in turns if many can.
-
-    A group keeps its turn for the rest of a packet.
-    """
-    port = gpu.link_port
-    chosen = port.last_group
-    earliest = start_in_group(gpu, peers, store_queue, chosen) if port.packet_left > 0 else codes.NEVER
-    soonest = max(gpu.now * port.scale, port.free_at_scaled)
-    group = chosen
-    for _ in range(port.n_groups):
-        if earliest <= soonest:
-            return chosen
-        group = group + 1 if group + 1 < port.n_groups else 0
-        start = start_in_group(gpu, peers, store_queue, group)
-        if start < earliest:
-            chosen, earliest = group, start
-    return chosen
-
-
-@kernel
-def first_of_group(port, group):
-    """Return the queue of the first store in the FIFO of a group."""
-    fifo = port.groups[group].fifo
-    return fifo[port.groups[group].head % len(fifo)]
-
-
-@kernel
-def start_in_group(gpu, peers, store_queue, group):
-    """Return when the first in line of a group can go on the wire, in 1/scale ticks; NEVER: there is none."""
-    port = gpu.link_port
-    if port.groups[group].n_stores == 0:
-        return codes.NEVER
-    return start_in_queue(gpu, peers, store_queue, first_of_group(port, group))
-
-
-@kernel
-def take_off(gpu, store_queue, group, entry):
-    """A store of a group goes on the wire: how much of its packet is left, and which one comes behind it?"""
-    port = gpu.link_port
-    if group != port.last_group or port.packet_left == 0:
-        port.packet_left = packet_granules(gpu, entry)
-    port.last_group = group
-    port.packet_left -= 1
-    port.groups[group].head += 1
-    port.groups[group].n_stores -= 1
-    admit_next(gpu, store_queue, group)
+    return start_of(gpu, peers, store_queue[buffer_place(port, port.store_head)])
 
 
 @kernel
@@ -256,13 +125,7 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
     port = gpu.link_port
     until = slot_end * port.scale
     while True:
-        if port.n_queues == 1:
-            queue = group = 0
-            stores_at = start_in_queue(gpu, peers, store_queue, 0)
-        else:
-            group = group_in_turn(gpu, peers, store_queue)
-            queue = first_of_group(port, group)
-            stores_at = start_in_group(gpu, peers, store_queue, group)
+        stores_at = start_of_stores(gpu, peers, store_queue)
         dma_at = codes.NEVER
         if port.dma_head < port.dma_tail:
             dma_at = start_of(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
@@ -275,13 +138,9 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
             port.dma_head += 1
             port.last_source = codes.FROM_DMA
         else:
-            entry = store_queue[place_in_queue(port, queue, port.queues[queue].head)]
-            port.queues[queue].head += 1
+            entry = store_queue[buffer_place(port, port.store_head)]
+            port.store_head += 1
             port.last_source = codes.FROM_STORES
-            if port.n_queues > 1:
-                take_off(gpu, store_queue, group, entry)
-            if entry.unit >= 0:
-                gpu.compute_units[entry.unit].unsent_granules -= 1
         port.idle_scaled += start - port.free_at_scaled
         cost = wire_cost(port, entry)
         port.free_at_scaled = start + cost
@@ -303,10 +162,7 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
 @kernel
 def is_empty(port):
     """Return whether everything has been put on the wire."""
-    for queue in range(port.n_queues):
-        if port.queues[queue].head < port.queues[queue].tail:
-            return False
-    return port.dma_head == port.dma_tail
+    return port.store_head == port.store_tail and port.dma_head == port.dma_tail
 
 
 @kernel
@@ -315,11 +171,9 @@ def reason_without_data(gpu, peers, store_queue, dma_queue):
     port = gpu.link_port
     if gpu.n_active_slots == 0:
         return codes.FOR_LAUNCH
-    for queue in range(port.n_queues):
-        line = port.queues[queue]
-        if line.head < line.tail:
-            if not may_leave(gpu, peers, store_queue[place_in_queue(port, queue, line.head)]):
-                return codes.FOR_LINK
+    if port.store_head < port.store_tail:
+        if not may_leave(gpu, peers, store_queue[buffer_place(port, port.store_head)]):
+            return codes.FOR_LINK
     if port.dma_head < port.dma_tail:
         has_room = may_leave(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
         return codes.FOR_DRAM if has_room else codes.FOR_LINK

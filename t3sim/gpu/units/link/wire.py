@@ -101,9 +101,9 @@ def contribute(gpu, peers, arrivals, message):
     peer = peers[message.distance]
     size = gpu.ingress_port.ring_size
     entry = arrivals[2 * len(peers) * size + (peer.n_contributed & (size - 1))]
-    if entry.unit == 0:
+    if entry.n_added == 0:
         entry.at = 0
-    n_come = entry.unit + 1
+    n_come = entry.n_added + 1
     at = max(entry.at, message.at)
     entry.at = at
     entry.kind = codes.REMOTE_READ
@@ -112,7 +112,7 @@ def contribute(gpu, peers, arrivals, message):
     entry.granule = message.granule
     entry.signal = message.signal
     entry.packet = message.packet
-    entry.unit = n_come
+    entry.n_added = n_come
     peer.n_contributed += 1
 
 
