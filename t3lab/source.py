@@ -1,4 +1,4 @@
-"""Which program made a validation: t3sim and this package."""
+"""Provenance of a validation: versions of t3sim and this package."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Arrays of records, which NumPy copies field by field: twenty times slower than what is copied here as a whole."""
+"""Copies of record arrays as raw bytes; NumPy copies field by field, which is twenty times slower."""
 
 from functools import cache
 from typing import Any

@@ -1,4 +1,4 @@
-"""Packages that extend t3sim where they are installed: the laboratory ``t3lab`` and the T3 study ``t3study``.
+"""Packages that extend t3sim if installed: the laboratory ``t3lab`` and the T3 study ``t3study``.
 
 They import t3sim; t3sim does not import them.  Its commands and figures name their modules as text.
 """

@@ -1,4 +1,4 @@
-"""The errors a user can meet, each with the exit code of the command line.
+"""Errors shown to users, each with its exit code.
 
 A message says what was found, where, and what is allowed; it never needs a traceback to be understood.
 """

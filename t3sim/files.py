@@ -1,6 +1,6 @@
-"""Reading and publishing files so that a fault never leaves a half-written or half-read one, and strict JSON.
+"""Atomic reading and writing of files, and strict JSON.
 
-Every file t3sim leaves behind goes through ``publish``: written beside its destination, flushed to disk, then renamed
+Every file t3sim leaves behind goes through ``publish``: written next to its destination, flushed to disk, then renamed
 over it.  A full disk or a killed process leaves the old files as they were.
 """
 

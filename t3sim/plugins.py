@@ -1,4 +1,4 @@
-"""All that a plugin needs, in one import: ``from t3sim.plugins import ...``.
+"""The public interface for plugins: ``from t3sim.plugins import ...``.
 
 ``strategy`` and ``policy`` register what a user wrote; ``docs/developers/extending.md`` says how.
 """

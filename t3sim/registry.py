@@ -1,4 +1,4 @@
-"""Decisions that a user can exchange: a table of named entries for each kind, and the parameters that they declare."""
+"""Registries of exchangeable parts: named entries of each kind, and their declared parameters."""
 
 from __future__ import annotations
 

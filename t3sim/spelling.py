@@ -1,4 +1,4 @@
-"""One spelling of each name: case, and whether words are joined by ``-``, ``_`` or blanks, make no difference."""
+"""Normalised spelling of names: case and the separators ``-``, ``_`` and blank are ignored."""
 
 from __future__ import annotations
 

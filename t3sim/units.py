@@ -1,4 +1,4 @@
-"""Quantities as a user writes them (``16 MiB``) and as the simulator holds them (integers).
+"""Quantities: text of the user (``16 MiB``) and integers of the simulator.
 
 Every parser returns an integer in base units: bytes, bytes per second, picoseconds, hertz, cycles.  The arithmetic is
 exact; a text that is not a whole number of base units is refused, never rounded.  A parser raises ValueError with a

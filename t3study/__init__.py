@@ -1,1 +1,1 @@
-"""The T3 study (Pati et al., ASPLOS 2024): its sublayers, its published results beside ours, its own figures."""
+"""The T3 study (Pati et al., ASPLOS 2024): its sublayers, published results compared with ours, its figures."""

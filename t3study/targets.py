@@ -1,4 +1,4 @@
-"""Published results of the T3 study beside ours: the file of targets, the verdicts, the table.
+"""Published results of the T3 study compared with ours: the file of targets, the verdicts, the table.
 
 The targets, with their bands and the reasons for them, are data (``validation/targets.yaml``);
 ``t3study.checks`` computes our value of each.

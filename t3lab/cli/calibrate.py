@@ -26,7 +26,7 @@ TABLE_NAME = "calibration.csv"
 @click.argument("folder", required=False, type=PATH)
 @click.option(
     "--points", type=PATH, metavar="FILE",
-    help="CSV of file,line: the rows that may be used [default: FOLDER-calibration.csv beside FOLDER].",
+    help="CSV of file,line: the rows that may be used [default: FOLDER-calibration.csv next to FOLDER].",
 )  # fmt: skip
 @click.option(
     "--from", "tables", type=PATH, multiple=True, metavar="FILE",

@@ -1,4 +1,4 @@
-"""``t3sim validate``: measurements of GPUs beside simulations of the same, point by point, with a report."""
+"""``t3sim validate``: comparison of measurements with simulations, point by point, with a report."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ tiling_option = click.option(
 @click.option("--kinds", metavar="KIND,...", help="Only these kinds, like collectives,gemm [default: all].")
 @click.option(
     "--calibration", type=PATH, metavar="FILE",
-    help="CSV of file,line: the rows that the machine was fitted to [default: FOLDER-calibration.csv beside FOLDER].",
+    help="CSV of file,line: the rows that the machine was fitted to [default: FOLDER-calibration.csv next to FOLDER].",
 )  # fmt: skip
 @click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/validation].")
 @click.option(
@@ -69,7 +69,7 @@ tiling_option = click.option(
 )  # fmt: skip
 @click.option(
     "--predictions", type=PATH, metavar="FILE",
-    help="Frozen predictions, whose errors come first [default: FOLDER-predictions.json beside FOLDER].",
+    help="Frozen predictions, whose errors come first [default: FOLDER-predictions.json next to FOLDER].",
 )  # fmt: skip
 @worker_options
 def validate(

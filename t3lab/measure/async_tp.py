@@ -1,4 +1,4 @@
-"""PyTorch's async tensor parallelism, operation by operation, as its profiler saw it on every GPU.
+"""Operations of PyTorch's async tensor parallelism, from its profiler on every GPU.
 
 Whole calls say how long it takes; barriers, copies, GEMMs and the sum are only known apart from a trace.  Needs
 PyTorch with symmetric memory (2.5 or newer) and its NCCL; one process for each GPU.

@@ -1,4 +1,4 @@
-"""The GPUs of a measurement: CuPy, streams, and times between events of work that was queued before the clock started.
+"""GPUs of a measurement: CuPy, streams, and times between events of work queued in advance.
 
 Each group of repetitions is queued behind a kernel that waits for a flag of the host, on every GPU at once. So the
 host's launches are not measured, and all GPUs start together. Work is warmed up before it is queued: a kernel that
@@ -154,7 +154,7 @@ class Lab:
         return work
 
     def each(self, items: Sequence[T], quick: Sequence[T], measure: Callable[[T], Rows]) -> Rows:
-        """Measure each of *items*, or of *quick* ones; what one of them held is free before the next one begins."""
+        """Measure each of *items*, or of *quick* ones; what one of them held is freed before the next one begins."""
         for item in quick if self.effort.quick else items:
             yield from measure(item)
             self.free_memory()
@@ -325,7 +325,7 @@ class Nvml:
             self._reads["power_w"] = partial(library.nvmlDeviceGetPowerUsage, gpu), 1000  # milliwatts
 
     def look(self) -> dict[str, float]:
-        """Take one reading; what is not told is left out."""
+        """Take one reading; what is not reported is left out."""
         found = {}
         for column, (read, units) in self._reads.items():
             value = ctypes.c_uint(0)

@@ -1,4 +1,4 @@
-"""What the provenance of measurements says: device, driver, versions, clocks, topology, date, and the peaks."""
+"""Provenance of measurements: device, driver, versions, clocks, topology, date, peaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from t3lab.measure.device import REST_S, Effort, Lab
 from t3lab.measurements.kinds import ANY_DEVICE, H100, H200, Peaks
 
-NOT_TOLD = "not told by the device"
+NOT_TOLD = "not reported by the device"
 QUERIES = (
     "clocks.max.sm", "clocks.max.memory", "clocks.sm", "clocks.memory", "power.limit", "power.draw",
     "temperature.gpu", "persistence_mode",
@@ -45,7 +45,7 @@ def provenance(lab: Lab, effort: Effort, sessions: int) -> dict[str, Any]:
         "topology": _lines(_nvidia_smi("topo", "-m")),
         "links": _lines(_nvidia_smi("nvlink", "-s", "-i", "0")),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")},
-        "rest_ms": round(1000 * REST_S),  # before each group of loops beside each other
+        "rest_ms": round(1000 * REST_S),  # before each group of loops concurrently
         "method": {
             "sessions": sessions,  # of what needs NCCL
             "groups": effort.groups,

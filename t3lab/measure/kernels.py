@@ -99,7 +99,7 @@ __device__ __forceinline__ bool seen(volatile int* flag, int least, u64 since) {
     return true;
 }
 
-// ---- a few workgroups that load, read or copy, beside others that stream; an SM each, all in one kernel ----
+// ---- a few workgroups that load, read or copy, while others stream; an SM each, all in one kernel ----
 // record: of each of the former how many nanoseconds it took; of each of the others the bytes that it read and wrote,
 // and in how many nanoseconds, once all were in their stride.
 

@@ -1,4 +1,4 @@
-"""Transfers of several GPUs at once: several senders to one receiver, two pulls, exchanges of all with all.
+"""Concurrent transfers of several GPUs: many-to-one, two pulls, all-to-all.
 
 A lane is a stream of one GPU with transfers one after the other; lanes run again and again, each at its own pace, so a
 lane's time says what it gets of a port that it shares. What a transfer brings is checked once before its time counts.

@@ -1,4 +1,4 @@
-"""How SMs reach a peer's memory: stores and loads by number, width and pattern; bursts of stores; flags and barriers.
+"""Access of SMs to a peer's memory: stores and loads by count, width and pattern; bursts; flags and barriers.
 
 Every pattern writes each word of an array once, with a value that follows from its place, and is checked once before
 its time counts. The same is done to the GPU's own memory, for reference.

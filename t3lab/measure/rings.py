@@ -1,4 +1,4 @@
-"""Several GPUs: copies between them, ring collectives by NCCL and by copy engines, and GEMMs before and beside them.
+"""Several GPUs: copies, ring collectives by NCCL and by copy engines, GEMMs before and concurrent with them.
 
 One process drives all GPUs: NCCL calls in groups, one communicator a GPU. How many channels NCCL uses is fixed when
 it is loaded, so ``measure`` runs what depends on it in a process for each number.

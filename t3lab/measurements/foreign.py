@@ -1,4 +1,4 @@
-"""What the reader of a file that another program wrote gives: rows of the kinds of ``kinds.KINDS``."""
+"""Rows read from files of other programs, in the kinds of ``kinds.KINDS``."""
 
 from __future__ import annotations
 

@@ -470,7 +470,7 @@ _ALL = (
         optional=(SM_CLOCK,),
     ),
     _kind(
-        "memory_contention", "a few SMs that load, read or copy device memory, beside others that stream it",
+        "memory_contention", "a few SMs that load, read or copy device memory, while others stream it",
         _text("probe", "load (128 B each, one after the other), read, copy", PROBES),
         _count("probe_sms", "", "SMs that do so"),
         _count("bytes", "B", "of each of them"),

@@ -1,4 +1,4 @@
-"""Which transfers run at the same time in a row of ``transfers``: lanes that share ports of GPUs."""
+"""Concurrent transfers of a row of ``transfers``: lanes that share ports of GPUs."""
 
 from __future__ import annotations
 

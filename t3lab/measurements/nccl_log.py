@@ -1,4 +1,4 @@
-"""What nccl-tests prints, also in a log with other lines: tables below a line of names.
+"""Output of nccl-tests, also inside other logs: tables below a line of column names.
 
 The names are ``size count type redop root time algbw busbw #wrong``, the last four twice; older versions have
 ``error`` in place of ``#wrong``, and no ``root`` or ``redop``; ``-S`` adds ``timestamp``, whose cells have two words;

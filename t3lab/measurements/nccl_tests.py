@@ -98,7 +98,7 @@ class Result:
 
 @dataclass
 class Table:
-    """Results of one run, and what is said of them; *unit* is what places in the file are called."""
+    """Results of one run, and messages about them; *unit* is what places in the file are called."""
 
     unit: str
     programs: list[str] = field(default_factory=list)  # collectives that it may be of, as the file says
@@ -113,7 +113,7 @@ class Table:
 
 
 def rows_of(tables: Iterable[Table], file_name: str, read: Found, error: float) -> None:
-    """Make rows of *tables*, whose bandwidths are rounded by up to *error*; what is none is said in *read*."""
+    """Make rows of *tables*, whose bandwidths are rounded by up to *error*; invalid lines are reported in *read*."""
     points: dict[tuple[Value, ...], list[tuple[Result, dict[str, Value]]]] = {}
     for table in tables:
         for result, row in _rows_of(table, file_name, read, error):

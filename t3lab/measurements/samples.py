@@ -128,7 +128,7 @@ class Measurements:
         return next((name for name in OPERATING_POINTS if name == found), None)
 
     def groups(self, row: Measurement) -> tuple[int, float] | None:
-        """Return how many groups ``measure`` timed for a row, and how long each is in milliseconds; None: not told."""
+        """Return how many groups ``measure`` timed for a row, and how long each is in milliseconds; None: unknown."""
         method = self._provenance_of(row).get("method")
         if not isinstance(method, Mapping):
             return None

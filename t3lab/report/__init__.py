@@ -1,1 +1,1 @@
-"""What a validation says: its files read back, figures, winners, and the report."""
+"""Reports of a validation: its files, figures, winners, and the HTML page."""

@@ -1,4 +1,4 @@
-"""A validation folder: ``validation.csv`` read back, and how far simulation and measurement are apart, kind by kind.
+"""A validation folder: ``validation.csv``, and errors by kind of measurement.
 
 Everything here follows from the files; nothing is simulated.  Pinned by ``tests/analysis/test_validation.py``.
 """

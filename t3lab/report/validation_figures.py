@@ -26,7 +26,7 @@ OTHER = "others"
 
 
 class Scatter(NamedTuple):
-    """What a scatter plot shows: points of a kind and a unit, told apart by two columns."""
+    """What a scatter plot shows: points of a kind and a unit, distinguished by two columns."""
 
     name: str
     title: str
@@ -47,9 +47,9 @@ SCATTERS = (
     Scatter("gemm-after-pause", "GEMMs after an idle interval", "gemm_gaps", "model", "file"),
     Scatter("gemm-on-fewer-sms", "GEMMs on fewer SMs", "gemm_sm_split", "sublayer", "file"),
     Scatter("sequential", "GEMM, then reduce-scatter, then all-gather", "sequential", "quantity", "gpus"),
-    Scatter("concurrent-times", "GEMM and reduce-scatter beside each other: times", "contention", "quantity", "gpus"),
+    Scatter("concurrent-times", "GEMM and reduce-scatter concurrently: times", "contention", "quantity", "gpus"),
     Scatter(
-        "concurrent-slowdowns", "GEMM and reduce-scatter beside each other: slowdowns", "contention", "quantity",
+        "concurrent-slowdowns", "GEMM and reduce-scatter concurrently: slowdowns", "contention", "quantity",
         "gpus", unit="ratio",
     ),
     Scatter("fused-scatter", "GEMMs that store tiles to their owners", "fused_scatter", "quantity", "model"),

@@ -1,6 +1,6 @@
 """Whether a simulation names the fastest of several ways in which one operator was measured.
 
-A *case* is an operator of one shape on so many GPUs that was measured in two ways or more; of measurements that name
+A *case* is an operator of one shape on that many GPUs that was measured in two ways or more; of measurements that name
 their source, all of one source.  Where a way was measured more than once, its times are the means.  Everything here
 follows from the table of a validation; pinned by ``tests/analysis/test_winners.py``.
 """

@@ -1,1 +1,1 @@
-"""Measurements beside simulations of the same thing, and machines whose numbers are fitted to measurements."""
+"""Comparison of measurements with simulations, and machines fitted to measurements."""

@@ -1,4 +1,4 @@
-"""Measurements beside simulations of the same thing, point by point; no row of a folder is left out.
+"""Comparison of measurements with simulations, point by point; no row of a folder is left out.
 
 ``Points`` makes the points of a folder, each kind as its module of ``validation.kinds`` says; ``simulations_of`` says
 what is to be simulated, ``compared`` brings measurements and outcomes together.  Pinned by
@@ -86,7 +86,7 @@ def tiles_of(
 
 
 def is_in_switch(point: Point, machine: MachineSpec) -> bool:
-    """Return whether the collective of *point* is simulated in the switch: by choice of the library, or as told."""
+    """Return whether the collective of *point* is simulated in the switch: by choice of the library, or as stated."""
     one = point.terms[0].simulation
     if not isinstance(one, CollectiveAlone):
         return False

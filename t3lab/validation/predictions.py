@@ -1,4 +1,4 @@
-"""Frozen predictions: what a machine is simulated to take, kept in a file before anybody has measured it.
+"""Frozen predictions: simulated times that are stored before the measurement.
 
 The file states the digests of the machine's values, of the program and of the list of points, and its own.  A
 validation of what was measured later reports the errors of the frozen numbers first, whatever was fitted meanwhile.

@@ -1,4 +1,4 @@
-"""What a validation simulates: GEMMs, collectives, both beside each other, recorded tiles, scattered ones; a spec each.
+"""Simulations of a validation: GEMMs, collectives, both concurrently, recorded and scattered tiles; a spec each.
 
 Equal specs are one simulation, however many measurements it is compared with.  A simulation is made of phases, as a
 point of an experiment is, and the same runner plans and simulates them.  Pinned by
@@ -251,7 +251,7 @@ class Transfers(Simulation):
 
 @dataclass(frozen=True)
 class MemoryContention(Simulation):
-    """*n_units* compute units that load, read or copy *size* bytes each, beside others that stream.
+    """*n_units* compute units that load, read or copy *size* bytes each, while others stream.
 
     ``load``: line after line, at random.  The units that stream have so much to do that they go on to the end.
     """
@@ -325,7 +325,7 @@ class SideBySide(Simulation):
     """A GEMM and the reduce-scatter of its output, each again and again beside the other.
 
     ``gemm_share``: the loop of GEMMs lasts so much of that of reduce-scatters, by their times alone, and the rest of
-    the latter runs beside nothing; None: each is timed while the other one runs throughout.
+    the latter runs alone; None: each is timed while the other one runs throughout.
     """
 
     gemm: GemmAlone
@@ -481,7 +481,7 @@ def outcomes_of(runner: PhaseRunner) -> dict[Any, Outcome]:
 
 
 def over_whole_loop(alone: float, beside: float, overlapped: float) -> float:
-    """Return the mean time of a collective in a loop of which only a part runs beside a GEMM.
+    """Return the mean time of a collective in a loop of which only a part runs during a GEMM.
 
     *alone* and *beside* are its times without and with the GEMM; *overlapped* is how long the GEMMs run, as a share of
     the loop's time alone.

@@ -1,4 +1,4 @@
-"""What a validation and a calibration leave behind.
+"""Output files of a validation and a calibration.
 
 ``validation.csv`` has one line a point, ``tiles.csv.gz`` one line a recorded tile; ``t3lab.report.validation`` reads
 them.  A calibration makes a machine file with the origin of each number, and a table of the fits.

@@ -1,1 +1,1 @@
-"""From result files to figures, findings and reports; the only user of pandas and matplotlib."""
+"""Figures, findings and reports from result files; the only user of pandas and matplotlib."""

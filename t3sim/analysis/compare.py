@@ -1,4 +1,4 @@
-"""Two result folders side by side: points matched by their inputs, and which inputs and times differ.
+"""Comparison of two result folders: points matched by their inputs, and the inputs and times that differ.
 
 Points are the same if all their resolved values are, but for those that have one value in each folder and not the same
 in both: these are what the folders are about.  Points that are left are matched by the columns of ``results.csv``, if

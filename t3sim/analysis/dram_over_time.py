@@ -1,4 +1,4 @@
-"""The figure ``dram_over_time``: what the DRAM serves for each stream over time, and how many compute units stall."""
+"""The figure ``dram_over_time``: DRAM traffic of each stream over time, and the number of stalled compute units."""
 
 from __future__ import annotations
 

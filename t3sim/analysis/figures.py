@@ -1,4 +1,4 @@
-"""The figures that can be drawn of a result folder, by name.
+"""Figures of a result folder, by name.
 
 Each is a function of the folder's results; the modules that hold them are
 imported when they are used, so that a name can be checked without matplotlib.

@@ -1,4 +1,4 @@
-"""What a table of results says in a few sentences: computed from the rows, nothing else."""
+"""Summary sentences of a result table, computed from its rows alone."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _unequal_work(results: Results) -> list[str]:
 
 
 def sentences(results: Results) -> list[str]:
-    """Return in words what stands beside the summaries of the strategies: gains, the fastest, crossovers."""
+    """Return the sentences next to the summaries of the strategies: gains, the fastest, crossovers."""
     rows = results.rows
     finished = [row for row in rows if row["time_us"] is not None]
     n_cases = len({_setting(row, results) for row in rows})
@@ -195,7 +195,7 @@ def _mean_times(results: Results, row: Row, *, is_fused: bool) -> dict[tuple[str
 
 
 def _idle_us(results: Results, row: Row) -> float:
-    """Return for how long no operation runs on the first GPU of a point in its fused phase; 0 if it cannot be told."""
+    """Return for how long no operation runs on the first GPU of a point in its fused phase; 0 if unknown."""
     frame = results.spans()
     if frame is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""A result folder: its table, the experiment behind it, and where it came from."""
+"""A result folder: its table, its experiment and its provenance."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def result_folders(
 ) -> list[Path]:  # fmt: skip
     """Return the result folders that *paths* are or, sorted, those below them; each once.
 
-    *on_missing* is told of paths without results; raises ``InputDataError`` if no path has any, or for a file.
+    *on_missing* receives paths without results; raises ``InputDataError`` if no path has any, or for a file.
     """
     found: list[Path] = []
     missing: list[str] = []

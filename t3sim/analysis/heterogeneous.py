@@ -1,4 +1,4 @@
-"""The figures ``straggler``, ``slow_link`` and ``start_skew``: what one GPU or link that differs does to a sublayer.
+"""The figures ``straggler``, ``slow_link`` and ``start_skew``: effect of one slower GPU or link on a sublayer.
 
 Every point is compared with the one of the same workload and strategy on the ring of identical GPUs, which the sweep
 has to hold. Left: the response of the sublayer against the size of the cause. Above the line y = x the ring amplifies

@@ -1,4 +1,4 @@
-"""What the HTML pages share: template and style sheet, tables that sort and filter, figures inside the page.
+"""Common parts of HTML pages: template, style sheet, sortable and filterable tables, embedded figures.
 
 Everything that comes from a file is text and is escaped by the templates; only this package's own style sheet and
 script go in as they are. A page loads nothing from elsewhere.

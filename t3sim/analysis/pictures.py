@@ -1,4 +1,4 @@
-"""Figures as files: the bytes of each kind, in one layout; drawn by several processes where there are many."""
+"""Figures as files: PDF and PNG in one layout; many figures are drawn by several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of a swept axis as places on a plot: numbers in the unit of the user, or categories."""
+"""Positions of swept values on a plot axis: numbers in the unit of the user, or categories."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AxisValues:
 
     @property
     def label(self) -> str:
-        """What to write beside the axis."""
+        """Label of the axis."""
         return f"{spoken(self.key)} ({self.unit})" if self.unit else spoken(self.key)
 
     def position(self, text: str) -> float:

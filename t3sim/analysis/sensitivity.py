@@ -1,4 +1,4 @@
-"""The figure ``sensitivity``: what each change of a machine does to the geometric mean of the speedups.
+"""The figure ``sensitivity``: effect of each machine change on the geometric mean of the speedups.
 
 A row is a machine that differs from the plain preset in what its name says after a plus sign; the first row is the
 preset itself.  Only workloads that every machine has run are compared.

@@ -1,4 +1,4 @@
-"""What a result folder says of its strategies: no figure and no report knows one by its name."""
+"""Properties of the strategies of a result folder; figures and reports know no strategy by name."""
 
 from __future__ import annotations
 

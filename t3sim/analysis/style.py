@@ -1,4 +1,4 @@
-"""How every figure looks: sizes of a journal, Okabe and Ito's colours, text that stays text.
+"""Style of all figures: journal sizes, the colours of Okabe and Ito, text as text.
 
 Colours keep apart for colour-blind readers; where colour alone would carry a
 meaning, order, markers or line styles carry it too.
@@ -156,7 +156,7 @@ def legend_outside(figure: Figure, handles: Sequence[Artist], n_columns: int = 0
 
 
 def _legend_columns(handles: Sequence[Artist], figure: Figure | None) -> int:
-    """How many entries of a legend fit beside each other."""
+    """How many entries of a legend fit side by side."""
     longest = max(len(str(handle.get_label())) for handle in handles)
     width_inches = figure.get_figwidth() if figure is not None else WIDTHS[1]
     return max(1, min(len(handles), int(72 * (width_inches - 0.5) / (3.6 * longest + 20))))

@@ -248,7 +248,7 @@ def _scale(axes: Axes, values: AxisValues) -> None:
 
 
 def _mark(axes: Axes, values: AxisValues, crossovers: Sequence[Crossover]) -> None:
-    """A line at each crossover, and above the data its value and who overtakes whom."""
+    """A line at each crossover, and above the data its value and the strategies that change places."""
     for i, cross in enumerate(crossovers):
         left, right = values.position(cross.before), values.position(cross.after)
         at = cross.at if cross.at is not None else (left + right) / 2

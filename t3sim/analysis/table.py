@@ -1,4 +1,4 @@
-"""The points of a result folder as rows, and how figures and tables name what was computed."""
+"""Rows of a result folder, and the names of workloads in figures and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure ``timeline``: what each stream of a GPU ran when, a panel for each strategy of a workload."""
+"""The figure ``timeline``: operations of each stream of a GPU over time, one panel for each strategy of a workload."""
 
 from __future__ import annotations
 

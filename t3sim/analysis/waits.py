@@ -1,4 +1,4 @@
-"""What the units of a GPU waited for, phase by phase: numbers for the report, and the figure ``waits``."""
+"""Stall reasons of the units of a GPU by phase: numbers for the report, and the figure ``waits``."""
 
 from __future__ import annotations
 

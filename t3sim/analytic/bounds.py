@@ -1,7 +1,7 @@
-"""Times that no design is faster than, from the specification alone: a simulated part is no bound.
+"""Lower bounds on time, from the specification alone: the simulated time of a part is not a bound.
 
-A kernel alone is one schedule of it, and others are faster: a GEMM beside a reduce-scatter may write past the L2, or
-find its operands in it because its workgroups drift apart (decision 23).
+A kernel alone has one schedule; others can be faster: a GEMM concurrent with a reduce-scatter may bypass the L2, or hit
+in it because its workgroups drift apart (decision 23).
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, an
 
 
 def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, any_kernel: bool) -> int:
-    """Return the same on so many compute units.
+    """Return the same on a number of compute units.
 
     At the clock that so many products in so many cycles leave: who takes more cycles takes longer, at a higher one, but
     for clocks that fall by more than a half, with which that many cycles are not the fastest.

@@ -1,1 +1,1 @@
-"""What every run has to satisfy, whatever it simulates: these modules read the machine and never change it."""
+"""Checks of a run, independent of the workload: these modules read the machine and never change it."""

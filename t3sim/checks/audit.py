@@ -1,4 +1,4 @@
-"""What follows a run and changes nothing in it: the full checks, and whether to keep a timeline.
+"""Observers of a run that do not change it: the full checks, and whether to keep a timeline.
 
 The checks are of every DRAM command, every invariant on the way, and real values if asked for.
 

@@ -1,4 +1,4 @@
-"""A claim about a simulated machine: two numbers that have to be equal, and what to say if they are not."""
+"""A claim about a simulated machine: two numbers that must be equal, and the message if they are not."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Identities that every run keeps, whatever it simulates: nothing is lost, made twice or counted wrongly.
+"""Invariants of every run: nothing is lost, duplicated or counted wrongly.
 
 Each claim compares two numbers that the machine came to in different ways: what entered a queue and
 what left it, request by request and cycle by cycle, counters of the DRAM and counters of the units
@@ -208,7 +208,7 @@ def l2_claims(core: GpuCore) -> Iterator[Claim]:
 
 
 def sum_claims(core: GpuCore) -> Iterator[Claim]:
-    """Counters of the channels against those of the units that were told (C9)."""
+    """Counters of the channels against those of the units that received them (C9)."""
     gpu, channels = core.gpu, channels_of(core)
     totals = core.series.sum(axis=0)
     served = channels["n_served"].sum(axis=0)

@@ -1,4 +1,4 @@
-"""Is the machine that runs the one that was asked for?  Its record in ticks against the specification in its own units.
+"""Compares the record of a machine, in ticks, with its specification, in the units of the user.
 
 The model turns clocks, rates and sizes into ticks and counts once, before time zero.  Each claim here multiplies
 back: what takes so many ticks in the record takes the stated time, moves the stated bytes, holds the stated

@@ -1,4 +1,4 @@
-"""From an exception to what the user sees: a short message on stderr and an exit code, no traceback."""
+"""Conversion of exceptions into a short message on stderr and an exit code, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as tables for the terminal: a row for each point, a column for all that tells the points apart."""
+"""Results as terminal tables: a row for each point, a column for each value that distinguishes points."""
 
 from __future__ import annotations
 

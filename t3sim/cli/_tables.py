@@ -1,4 +1,4 @@
-"""Tables of plain text that fit 80 columns wherever they go: words are folded, numbers that have no room go below."""
+"""Plain-text tables of 80 columns: long words are folded, excess columns form a second table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Columns = Mapping[str, Sequence[str]]  # heading -> a cell for each row
 def table_lines(title: str, words: Columns, numbers: Columns) -> Iterator[str]:
     """Yield the lines of a table: columns of words flush left, then numbers flush right.
 
-    No text is cut.  Numbers that have no room beside the words stand in further tables, each with the words again.
+    No text is cut.  Numbers that do not fit next to the words stand in further tables, each with the words again.
     """
     yield from wrap(title, WIDTH)
     number_widths = {heading: _width(heading, cells) for heading, cells in numbers.items()}

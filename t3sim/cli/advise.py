@@ -233,7 +233,7 @@ def name_of(row: dict[str, object]) -> str:
 
 
 def paragraph(answer: Answer) -> list[str]:
-    """Return what is said about one GEMM, in lines of at most ``WIDTH`` characters."""
+    """Return the text about one GEMM, in lines of at most ``WIDTH`` characters."""
     row = answer.row()
     head = f"{name_of(row)}, {row['m']} x {row['n']} x {row['k']}, TP {row['tp']}"
     return [head, *(INDENT + line for text in answer.sentences() for line in wrap(text, WIDTH - len(INDENT)))]

@@ -1,4 +1,4 @@
-"""``t3sim config``: what an experiment file means, without running it."""
+"""``t3sim config``: checks and shows an experiment file without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``t3sim list``: what can be named in an experiment or on the command line."""
+"""``t3sim list``: names for experiments and the command line."""
 
 from __future__ import annotations
 

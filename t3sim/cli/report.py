@@ -1,4 +1,4 @@
-"""``t3sim report``: one HTML page about result folders, and published targets beside them."""
+"""``t3sim report``: one HTML page about result folders, optionally with published targets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLOURS = {"met": "green", "missed": "red", "not run": "yellow"}
 @click.option(
     "--targets", "targets_file", type=click.Path(), metavar=f"FILE|{PUBLISHED}",
     help=f"Compare with the results in FILE, or with those that the T3 study published (`{PUBLISHED}`); also writes "
-    "targets.csv beside the page.",
+    "targets.csv next to the page.",
 )  # fmt: skip
 @click.option("--figures", "has_figures", is_flag=True, help="Also write each figure as PDF and PNG for a journal.")
 def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | None, has_figures: bool) -> None:

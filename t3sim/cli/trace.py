@@ -47,7 +47,7 @@ def make(
     tiling: str | None,
     output: Path,
 ) -> None:
-    """Write the trace of a GEMM: OUTPUT and its manifest beside it."""
+    """Write the trace of a GEMM: OUTPUT and its manifest."""
     from t3sim.config.experiment import GemmShape
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
     from t3sim.workload.models import named_model

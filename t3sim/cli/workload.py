@@ -1,4 +1,4 @@
-"""``t3sim workload``: the GEMMs of a model or an experiment, and what else a layer does."""
+"""``t3sim workload``: the GEMMs and other operators of a model or an experiment."""
 
 from __future__ import annotations
 

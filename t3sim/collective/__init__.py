@@ -1,1 +1,1 @@
-"""Who sends which chunk when: collectives as data."""
+"""Schedules of collectives, as data."""

@@ -1,4 +1,4 @@
-"""Which schedule a machine runs for a collective: whole chunks, or channels (``CollectiveKernelSpec.kind``).
+"""Choice of the schedule of a collective: whole chunks, or channels (``CollectiveKernelSpec.kind``).
 
 Channels use one of three protocols.  Which, is the library's own choice (NCCL's ``ncclTopoGetAlgoTime``): of those that
 the machine has, the one with the least expected time.  Pinned by ``tests/collective/test_protocols.py``.

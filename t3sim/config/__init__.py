@@ -1,1 +1,1 @@
-"""What a machine and an experiment are: specs, presets, and the strict reading of files that describe them."""
+"""Specs of machines and experiments, presets, and the strict reader of their files."""

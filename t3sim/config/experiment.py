@@ -1,4 +1,4 @@
-"""What one point of an experiment asks for: frozen specs of the workload side.
+"""Frozen specs of one point of an experiment: workload, strategy, arbitration.
 
 ``RunSpec`` is the whole input of one simulation: two equal ``RunSpec`` give bit-equal results.
 """

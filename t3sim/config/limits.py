@@ -1,4 +1,4 @@
-"""What the compiled kernel can hold, as limits on machines and GEMM kernels.
+"""Limits of the compiled core on machines and GEMM kernels.
 
 The kernel imports nothing of t3sim but itself, and this package lies below it: ``tests/kernel/test_limits.py`` compares
 these numbers with the tables and bit fields that they come from.

@@ -1,4 +1,4 @@
-"""What a machine is made of: frozen specs of every part, in SI base units.
+"""Frozen specs of all parts of a machine, in SI base units.
 
 A spec holds what a data sheet would state and nothing else: no state, no derived numbers, no defaults for hardware
 values (those live in ``configs/``, each with its source).  Quantities are written with units in YAML and are integers
@@ -96,7 +96,7 @@ class L1Spec(Spec):
 
     A load of a move kernel has a line of it until its data are in registers, so that the L1 limits loads in flight.
     GEMMs stage their operands in the LDS.  A compute unit takes the least size of the LDS that its workgroups need, and
-    is set to another one only while no GEMM runs: beside GEMMs, a move kernel has what they leave.
+    is set to another one only while no GEMM runs: concurrent with GEMMs, a move kernel has what they leave.
     """
 
     with_lds: Bytes = Field(description="Combined capacity of L1 and LDS.")
@@ -722,7 +722,7 @@ class LinkOverride(Spec):
 
 
 class StartSkew(Spec):
-    """How much later than the others a GPU comes to its first kernel."""
+    """Delay of the first kernel of a GPU after that of the others."""
 
     number: CountOrZero
     delay: Picoseconds

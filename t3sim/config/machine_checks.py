@@ -1,4 +1,4 @@
-"""What is wrong with a machine although each of its values alone is legal: checks across fields.
+"""Checks across the fields of a machine, whose values are legal one by one.
 
 A finding is a dotted path below the machine and a message; ``resolve`` places it in the file.
 """

@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def shipped(name: str) -> Path:
-    """A folder that comes with t3sim, like ``traces``: inside the package when installed, beside it in a clone."""
+    """A folder that comes with t3sim, like ``traces``: inside the package when installed, next to it in a clone."""
     installed = _PACKAGE / f"_{name}"
     return installed if installed.is_dir() else _PACKAGE.parent / name
 

@@ -1,4 +1,4 @@
-"""From what an experiment names to frozen specs: a machine with its presets and changes, kernels."""
+"""Resolution of named machines and kernels, with presets and changes, to frozen specs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

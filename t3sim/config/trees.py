@@ -1,6 +1,6 @@
-"""Trees of nodes: paths in them, values on top of others, problems of them, and the specs that they describe.
+"""Configuration trees: paths, overlays, problems, and conversion to specs.
 
-The tree is kept beside the spec, so that every value can be shown with its origin and place, and every error points at
+The tree is kept with the spec, so that every value can be shown with its origin and place, and every error points at
 the line that caused it.
 """
 

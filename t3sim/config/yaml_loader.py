@@ -1,4 +1,4 @@
-"""Read YAML strictly, and remember where every key and value stands.
+"""Strict YAML reader that records the position of every key and value.
 
 PyYAML reads YAML 1.1 and lets surprises through: ``no`` becomes false, ``017`` becomes 15, ``1e9`` stays a string, the
 last of two equal keys wins, a short file of aliases expands without bound.  This loader works on PyYAML's events and

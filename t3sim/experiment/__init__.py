@@ -1,1 +1,1 @@
-"""One experiment file becomes many points; the points are run and their results written."""
+"""Experiments: planning of points from a file, and running them."""

@@ -1,1 +1,1 @@
-"""What happened when: timelines of a run and the files that show them."""
+"""Timelines of a run, and their files."""

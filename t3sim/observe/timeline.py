@@ -1,4 +1,4 @@
-"""A timeline: what each part of the machine did when, and levels sampled over time.
+"""A timeline: spans of each part of the machine, and sampled levels.
 
 The simulator fills one while it runs, if asked to; times are simulated
 picoseconds.  Keeping a timeline never changes what is simulated.
@@ -89,7 +89,7 @@ class Timeline:
         self.flows += other.flows
 
     def later(self, ps: int) -> Timeline:
-        """Return the same, so many picoseconds later."""
+        """Return the same, delayed by a number of picoseconds."""
         return self.as_gpu(0, 1, ps) if ps else self
 
     def as_gpu(self, d: int, n_chunks: int, later_ps: int) -> Timeline:

@@ -1,4 +1,4 @@
-"""What the units of a GPU waited for: the words of the time accounting, each defined once.
+"""Names and definitions of the stall reasons.
 
 Every moment of a phase, from its start on a GPU (kernel launch included) to its end, belongs to exactly one reason for
 each unit; so the reasons of a unit add up to the time of the phase.  The kernel counts them (``gpu/units/ledger.py``).

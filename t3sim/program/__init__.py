@@ -1,1 +1,1 @@
-"""What the GPUs of a strategy run, as data: programs, plans of programs, and checks of both before anything runs."""
+"""Programs of the GPUs of a strategy as data, plans of programs, and static checks of both."""

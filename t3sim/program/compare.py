@@ -1,4 +1,4 @@
-"""Whether two programs are the same: their digest, and where those of different ranks differ.
+"""Equality of programs: digests, and the first difference between programs of two ranks.
 
 What data mean (``MEANING``) does not count unless it is asked for: no simulated GPU looks at it.
 """
@@ -17,7 +17,7 @@ MEANING = ("inputs", "outputs", "a_content", "first_chunk", "first_tile")
 
 
 def digest(program: Program, *, meaning: bool = False) -> str:
-    """Return a name of what *program* does; programs of one digest are simulated alike."""
+    """Return a name of what *program* does; programs of one digest give equal simulations."""
     found = sha256()
     for path, value in leaves(program, "", meaning=meaning):
         found.update(f"{path}={described(value)}\n".encode())

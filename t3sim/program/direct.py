@@ -57,7 +57,7 @@ class _Steps:
         return waits
 
     def moves(self, name: str, rounds: int = 1, launch: int | None = None) -> Moves:
-        """Return the kernel; each thread has *rounds* loads of 16 B under way at a time, from each GPU."""
+        """Return the kernel; each thread has *rounds* loads of 16 B outstanding at a time, from each GPU."""
         gpu = self.op.machine.gpu
         rows = [row for group in zip_longest(*self.columns, fillvalue={}) for row in group]
         lines = WARP * THREAD_BYTES // gpu.l2.line * rounds

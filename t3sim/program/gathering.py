@@ -1,4 +1,4 @@
-"""An all-gather of A whose GEMM is cut into one for the rows of each rank: operands, places, kernels."""
+"""All-gather of A followed by one GEMM for the rows of each rank: operands, addresses, kernels."""
 
 from typing import Any
 

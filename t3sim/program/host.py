@@ -1,4 +1,4 @@
-"""The software of a rank: when it has issued what, and what its own kernels cost."""
+"""Host software of a rank: issue times of operations, and the cost of its own kernels."""
 
 from collections.abc import Sequence
 from dataclasses import replace

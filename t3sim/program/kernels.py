@@ -1,4 +1,4 @@
-"""Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums."""
+"""Building blocks of strategies: a GEMM with its output in place, ring collectives, sums."""
 
 from collections.abc import Sequence
 from dataclasses import replace

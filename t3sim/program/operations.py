@@ -1,10 +1,10 @@
-"""A program: what one rank runs, as data.
+"""A program: the operations of one rank, as data.
 
 A program is a list of operations in the order in which the host of the rank issues them.  Each belongs to a *stream*;
 an operation starts when the one before it in its stream has ended, all its waits hold, and its launch is over.
 
 **Places.**  An address is a number of a granule (one DRAM access).  Every GPU has the same buffers at the same
-addresses.  Another GPU is told by its *distance* d: GPU (rank + d) mod n; 0 is the GPU itself.  A program is best
+addresses.  Another GPU is named by its *distance* d: GPU (rank + d) mod n; 0 is the GPU itself.  A program is best
 written in its rank's own frame: chunk p of an array is chunk (rank + p) mod n of all of it.  Then the programs of all
 ranks are equal, and one GPU may stand for all (``compare.difference``).
 
@@ -160,7 +160,7 @@ class Stores:
 
     A tile is stored row by row: its first row at granule ``first``, the next one ``pitch`` granules on.  A tile that
     is updated where it is counted (``updates``) names, as ``to``, the workgroup of the receiving GPU whose tile it is,
-    which lies at that workgroup's ``first``.  Where chunks have unlike shapes (decision 10) the granules stand for
+    which lies at that workgroup's ``first``.  Where chunks have different shapes (decision 10) the granules stand for
     those of ``n_to`` workgroups from ``to`` on, in proportion.
     """
 
@@ -192,10 +192,11 @@ class Stores:
 
 @dataclass(frozen=True)
 class Forward:
-    """T3's DMA engine: tiles that the tracker calls complete are sent on, block by block.
+    """T3's DMA engine: complete tiles, as counted by the tracker, are forwarded block by block.
 
-    Tiles of the workgroups *to* of the GPU at *distance* get those of *workgroups*, one each in this order (of unlike
-    numbers: in proportion, as in ``Stores``).  A block is so many wavefront tiles in a row, of one ``Forward``.
+    Tiles of the workgroups *to* of the GPU at *distance* receive those of *workgroups*, one each in this order (in
+    proportion if their numbers differ, as in ``Stores``).  A block is a number of consecutive wavefront tiles of one
+    ``Forward``.
     """
 
     workgroups: range
@@ -298,7 +299,7 @@ class Moves(OnComputeUnits):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Barrier(Operation):
-    """Tells all ranks that it is reached, and ends when all have told so.
+    """Ends when all ranks have reached it.
 
     The k-th barrier of a name on one rank meets the k-th of that name on the others.
     """
@@ -368,7 +369,7 @@ class Program:
         return max((buffer.stop for buffer in self.buffers), default=0)
 
     def stores_operands(self) -> bool:
-        """Return whether operations store what a GEMM multiplies, here or, if all ranks run alike, from elsewhere."""
+        """Return whether operations store operands of a GEMM, here or (if all ranks run one program) from elsewhere."""
         stored = [np.zeros((2, 0), np.int64)]  # first granule and first one behind
         for one in self.operations:
             if isinstance(one, Moves):

@@ -1,4 +1,4 @@
-"""An operator: what a strategy has to compute, and the facts of the machine that programs are made with."""
+"""An operator: the computation of a strategy, and the properties of the machine that its programs depend on."""
 
 from __future__ import annotations
 
@@ -160,10 +160,10 @@ class Operator:
         n_chunks: int = 1,
         n_compute_units: int | None = None,
     ) -> TileTrace:
-        """Return the tiles of a GEMM of so many rows and columns of the output (None: all), in *n_chunks* chunks.
+        """Return the tiles of a GEMM of *rows* and *columns* of the output (None: all), in *n_chunks* chunks.
 
-        Its kernel is chosen for its own shape, as that of a whole GEMM is, and for so many compute units (None: all).
-        Raises ``UsageError`` if it cannot be cut so.
+        The kernel is chosen for this shape, as for a whole GEMM, and for *n_compute_units* (None: all).
+        Raises ``UsageError`` if the GEMM cannot be divided this way.
         """
         if rows is not None or columns is not None:
             self._refuse_transposed()
@@ -179,8 +179,8 @@ class Operator:
     def in_whole_rows(self, n_compute_units: int | None = None) -> Operator:
         """Return the same operator with a kernel of its library whose tiles end where the rows of each rank do.
 
-        It is chosen for so many compute units; None: for all, and the own kernel is kept if it is such a one.  Itself,
-        if it has no library, or if that has no such kernel.
+        The kernel is chosen for *n_compute_units*; None: for all, and the present kernel is kept if it qualifies.
+        Returns *self* without a library, or if the library has no such kernel.
         """
         is_one = n_compute_units is None and self.has_like_chunks()
         fitting = self if is_one else self.of_whole_rows()
@@ -244,7 +244,7 @@ class Operator:
 
 
 def needs_whole_tiles(strategy: str, split_k: int) -> str:
-    """Say why *strategy* cannot run a kernel that splits k into so many panels."""
+    """Say why *strategy* cannot run a kernel that splits k into that many panels."""
     return (
         f"is {split_k}, but {strategy} stores, counts or sends each tile when one workgroup has made all of it; take 1"
     )

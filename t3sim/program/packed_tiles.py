@@ -1,4 +1,4 @@
-"""Tiles of a GEMM that lie in one piece each, and the kernel beside it that takes them one by one."""
+"""Contiguous tiles of a GEMM, and a concurrent kernel that processes them one by one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ class PackedTiles:
 def beside(op: Operator, n_units: int, name: str, steps: Sequence[Sequence[dict[str, int]]], **more: Any) -> Moves:
     """Return a kernel on the last *n_units*, from the begin on: each takes the steps of the next tile in turn.
 
-    With 0 units it runs on all, as warps beside those of the GEMM.
+    With 0 units it runs on all, as warps concurrent with those of the GEMM.
     """
     nothing, every = {"n_operands": 1}, op.machine.gpu.n_compute_units
     n = n_units or every

@@ -48,7 +48,7 @@ def fused_plan(
 def gemm_part(
     op: Operator, n_compute_units: int | None = None, n_resident: int | None = None, *, is_repeated: bool = False
 ) -> Part:
-    """Return the GEMM alone, output through the L2, on so many compute units (default: all).
+    """Return the GEMM alone, output through the L2, on a number of compute units (default: all).
 
     *n_resident*: workgroups of a persistent kernel (default: as many as these hold).  It splits k if that is faster,
     whether a strategy can do so or not.  *is_repeated*: twice, back-to-back, with the same operands.
@@ -80,7 +80,7 @@ def _gemm_part(op: Operator, n_compute_units: int | None, n_resident: int | None
 def reduce_scatter_part(
     op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None
 ) -> Part | None:
-    """Return the ring reduce-scatter of the output alone, on so many compute units; None on one GPU."""
+    """Return the ring reduce-scatter of the output alone, on a number of compute units; None on one GPU."""
     if has_near_memory:
         schedule = ring_reduce_scatter(op.n, op.chunk_granules, has_near_memory=True)
         return ring_part(op, "reduce-scatter", schedule, "reduce-scatter, near memory", n_compute_units)
@@ -89,7 +89,7 @@ def reduce_scatter_part(
 
 @lru_cache(KEPT)
 def all_gather_part(op: Operator, *, n_compute_units: int | None = None) -> Part | None:
-    """Return the ring all-gather of the reduced output alone, on so many compute units; None on one GPU."""
+    """Return the ring all-gather of the reduced output alone, on a number of compute units; None on one GPU."""
     return _chosen(op, "all-gather", n_compute_units)
 
 
@@ -168,12 +168,12 @@ def all_reduce(
 
 
 def moved(contents: tuple[Content, ...], by: int) -> tuple[Content, ...]:
-    """Return the same contents so many granules further on."""
+    """Return the same contents, shifted by a number of granules."""
     return tuple(replace(one, first=one.first + by) for one in contents)
 
 
 def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Plan:
-    """Return the plan of an operator that is one collective, on so many compute units (default: all)."""
+    """Return the plan of an operator that is one collective, on a number of compute units (default: all)."""
     collective, n_units = op.collective, n_compute_units
     if collective == "all-to-all":
         return Plan(in_order(Part.of("all_to_all", collective, lambda rank: all_to_all_program(op, rank), op.n)))
@@ -191,7 +191,7 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
     """Return the parts of an all-reduce of an array of n chunks, like the output of *op*.
 
     One kernel of *algorithm* (``collective.direct``); NCCL's, in the switch or a ring in channels; where collectives
-    are made of whole chunks, a reduce-scatter and an all-gather.  On so many compute units it is a ring.
+    are made of whole chunks, a reduce-scatter and an all-gather.  On a number of compute units it is a ring.
     """
     size = op.n * op.chunk_granules * op.granule
     kernel = kernel_of(algorithm, op.machine, op.n, size)
@@ -217,5 +217,5 @@ def nvls_part(op: Operator, collective: Op) -> Part | None:
 
 
 def named(part: str, n_compute_units: int | None) -> str:
-    """Return the name of a part that runs on so many compute units, None: on all."""
+    """Return the name of a part that runs on a number of compute units, None: on all."""
     return part if n_compute_units is None else f"{part}, {n_compute_units} compute units"

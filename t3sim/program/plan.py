@@ -1,4 +1,4 @@
-"""A plan: how the answer of a strategy is put together from parts.
+"""A plan: the composition of the time of a strategy from parts.
 
 A part is a program for every rank, simulated on a fresh machine.  Equal parts of different strategies have one key and
 are simulated once.
@@ -52,7 +52,7 @@ class Part:
     def clocked(self, machine: MachineSpec, ticks_hz: int | None = None) -> MachineSpec:
         """Return *machine* at the clock of this part: the more of its matrix peak the GEMMs use, the lower.
 
-        GPUs that are alike have one clock, by the rank that uses most. *ticks_hz* is the time of a larger ring.
+        Equal GPUs have one clock, by the rank that uses most. *ticks_hz* is the time of a larger ring.
         """
         if not machine.clock_falls:
             return machine

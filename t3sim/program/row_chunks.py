@@ -1,4 +1,4 @@
-"""The rows of each rank in chunks that end with a row of tiles, which are sent one by one beside a GEMM of all rows."""
+"""Chunks of the rows of each rank, cut at tile rows and sent one by one during a GEMM of all rows."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A GEMM and a collective at the same time on one GPU, each run again and again, as two streams of kernels do."""
+"""A GEMM and a collective concurrently on one GPU, each repeated, as on two streams."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ SPARE = 3.0
 
 
 def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:
-    """Return how many GEMMs and how many collectives run beside each other, given what each takes alone."""
+    """Return how many GEMMs and how many collectives run concurrently, given what each takes alone."""
     longer = max(gemm_ticks, collective_ticks)
     ratio = longer / min(gemm_ticks, collective_ticks)
     rounds = next(n for least, n in ROUNDS.items() if ratio >= least)
@@ -36,11 +36,11 @@ def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:
 def side_by_side_part(
     op: Operator, collective: Op, n_gemms: int, n_collectives: int, *, n_compute_units: int | None = None
 ) -> Part:
-    """Return two streams that start at once: *n_gemms* GEMMs, and *n_collectives* on so many compute units.
+    """Return two streams that start at once: *n_gemms* GEMMs, and *n_collectives* on a number of compute units.
 
     Each GEMM has an A and an output of its own.  The kind of which there are more is in the background.
     """
-    op = op.unsplit("a GEMM beside a collective")
+    op = op.unsplit("a GEMM concurrent with a collective")
     n_kernels = (n_gemms, n_collectives)
     background = tuple(stream for stream, n in enumerate(n_kernels) if n > min(n_kernels))
     schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
@@ -56,7 +56,7 @@ def side_by_side_part(
             operations.append(replace(kernel, stream=1, steps=steps, until=until))
         return program(op, rank, memory, *operations, background=background)
 
-    return part_of(op, "side_by_side", f"{collective} beside the GEMM", program_of)
+    return part_of(op, "side_by_side", f"{collective} concurrent with the GEMM", program_of)
 
 
 def gemms_in_a_row(op: Operator, rank: int, memory: Memory, n: int, stream: int = 0) -> Iterator[Gemm]:

@@ -1,4 +1,4 @@
-"""The ring reduce-scatter of some tiles of a GEMM, which stores them where the ring takes them from."""
+"""Ring reduce-scatter of a subset of the tiles of a GEMM, which stores them in the buffers of the ring."""
 
 from dataclasses import dataclass
 from typing import Any

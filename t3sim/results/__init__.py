@@ -1,1 +1,1 @@
-"""What a run leaves behind: one record per point, the files that hold them, digests and provenance."""
+"""Results of a run: one record per point, files, digests and provenance."""

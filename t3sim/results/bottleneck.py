@@ -1,4 +1,4 @@
-"""Which resource limits a phase: the one that is busy, or waited for, during the largest share of it.
+"""The resource that limits a phase: busy, or waited for, during the largest share of its time.
 
 All shares are of the time accounting of the phase (``observe.waits``), averaged over the units of a kind:
 

@@ -1,4 +1,4 @@
-"""Digests that say whether two results can be the same: of a point, of the program, of the records."""
+"""Digests of a point, of the program and of the records, to compare results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each GPU of explicit points did: ``gpus.csv`` and ``gpus.parquet``, a row for each GPU of each phase."""
+"""Results of each GPU of explicit points: ``gpus.csv`` and ``gpus.parquet``, a row for each GPU of each phase."""
 
 from __future__ import annotations
 

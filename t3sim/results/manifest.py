@@ -1,4 +1,4 @@
-"""Provenance of a result folder: ``manifest.json`` says what was run, with which program, on what inputs.
+"""Provenance of a result folder: ``manifest.json`` names the experiment, the program and the inputs.
 
 Facts that change from run to run (host, clock, duration) are kept apart under ``volatile``; everything else is the
 same for the same run.

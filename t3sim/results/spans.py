@@ -1,4 +1,4 @@
-"""``spans.csv`` and ``spans.parquet``: what each operation of every simulated GPU was, when, and the bytes it moved.
+"""``spans.csv`` and ``spans.parquet``: kind, times and bytes of each operation of every simulated GPU.
 
 A row for each point, part, GPU and operation; times count from the begin of the sublayer.  What the units of a GPU
 waited for meanwhile is in ``waits.csv``, by the same point, phase and GPU.

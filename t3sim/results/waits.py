@@ -1,4 +1,4 @@
-"""``waits.csv`` and ``waits.parquet``: what the units of every simulated GPU waited for, phase by phase.
+"""``waits.csv`` and ``waits.parquet``: stall reasons of the units of every simulated GPU, by phase.
 
 A row for each point, phase, GPU, kind of unit and reason (``t3sim.observe.waits``).  The rows of a kind of unit in a
 phase add up to the time of the phase on that GPU, times the number of units.

@@ -1,1 +1,1 @@
-"""Checks of the simulator on the machine of its user: each property in one line."""
+"""Self-test of the simulator on the machine of its user, one line for each property."""

@@ -1,4 +1,4 @@
-"""The runs whose results are shipped: random small ones, parts on a machine of every preset, and sublayers."""
+"""Runs with shipped results: random small ones, parts on a machine of every preset, and sublayers."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""DRAM traffic for the independent checker: GEMMs, and stores of a neighbour that go anywhere."""
+"""DRAM traffic for the independent checker: GEMMs, and stores of a neighbour to random addresses."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def checked_run(seed: int) -> DramChecker:
 def checked_commands(n_commands: int, report: Callable[[float], None]) -> tuple[int, set[str]]:
     """Check random traffic until *n_commands* have been seen; return how many, and the rules met with equality.
 
-    *report* is told the share that is done, 0 to 1.
+    *report* receives the completed share, 0 to 1.
     """
     n_seen, tight, seed = 0, set[str](), 0
     while n_seen < n_commands:

@@ -1,4 +1,4 @@
-"""From a run specification to a wired machine, and from there to a result."""
+"""Builds a machine from a run specification, runs it and returns the result."""
 
 from t3sim.system.simulate import SimulationResult, simulate
 

@@ -3,7 +3,7 @@
 Each phase runs on fresh GPUs, as in mirrored mode, but a GPU starts it when it has ended the one before; so different
 GPUs drift apart, and the ring brings them together again.  What decides a phase is which GPUs and links there are and
 how much later than the first each GPU starts it.  GPUs that can drift apart start a phase by the results of the phases
-before it; such a phase is told from others by what decides those.  Decision 18 says more.
+before it; such a phase is distinguished by what determines those.  Decision 18 says more.
 """
 
 from collections.abc import Callable, Sequence

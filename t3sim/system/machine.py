@@ -1,4 +1,4 @@
-"""GPUs, what connects them, and mirrored mode: one GPU that receives what it sends, whatever the distance.
+"""GPUs and links; mirrored mode, in which one GPU receives its own messages for every distance.
 
 ``quantum`` never changes a result; it is at most the link latency, the time in which no other GPU can be heard, and so
 short that the compiled loop, which hears no Ctrl-C, comes back within 100 ms.
@@ -205,7 +205,7 @@ class MirroredMachine(Machine):
     def run(self, report: Callable[[float], None] | None = None) -> int:
         """Run the loaded kernel to its end, launch included; return the tick at which it ended.
 
-        *report* is told the share of the work that is done, now and then.  Raises as ``run_watched``.
+        *report* receives the completed share of the work from time to time.  Raises as ``run_watched``.
         """
         link = self.link
         if link is not None and link.transform is None and not self.device.is_tapped:

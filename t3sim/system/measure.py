@@ -1,4 +1,4 @@
-"""What is read off a machine after a run: counters, spread of workgroups, timeline."""
+"""Results read from a machine after a run: counters, spread of workgroups, timeline."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ def counters_of(core: GpuCore) -> dict[str, Any]:
 def workgroup_spread(core: GpuCore, tile: int = SPREAD_TILE) -> float | None:
     """Return the spread of the *tile*-th tile's start over the slots, over the mean tile time.
 
-    None if fewer than half of the slots ran that many tiles.  Two slots of one CU are told apart.
+    None if fewer than half of the slots ran that many tiles.  Two slots of one CU are distinguished.
     """
     table = core.tables.workgroups
     ran = chosen(table, table["end_at"] >= 0)
@@ -116,7 +116,7 @@ def timelines_of(cores: Sequence[GpuCore]) -> Timeline:
 
     Ways lead from the stores that complete a block to the block, to where its tiles are sent on.  Stores to another
     GPU lead to the block there that sends their tile on; a step leads to the step there that waits for what it sends.
-    Where chunks are unlike, a tile has no single place to go to.
+    Where chunks differ, a tile has no single place to go to.
     """
     timeline, slices = Timeline(), [Slices(core, f"gpu[{d}]") for d, core in enumerate(cores)]
     for d, core in enumerate(cores):

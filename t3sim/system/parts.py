@@ -152,7 +152,7 @@ class MirroredParts(Parts):
         """See the base class; *keeps_tiles*: with a counter ``tiles``, ``TILE_FIELDS`` of each tile of its GEMMs.
 
         *made_from*: phases whose times, with the name of *part*, decide what it is.  In a plan, before these are
-        finished, the part has no meaning; it is told from others by what decides them.
+        finished, the part has no meaning; it is distinguished by what determines them.
         """
         if part.difference is not None:
             raise UsageError(

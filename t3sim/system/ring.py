@@ -54,7 +54,7 @@ class RingMachine(Machine):
         """*order* is the order in which devices and links are set up; like *n_threads* it never changes a result.
 
         *ticks* is the time of a larger ring that this is a part of.  Raises ``EnvironmentFailure`` if there is no
-        memory for so many GPUs.
+        memory for that many GPUs.
         """
         self.order = list(range(n_devices) if order is None else order)
         self.ticks = TickBase.of(spec) if ticks is None else ticks
@@ -101,7 +101,7 @@ class RingMachine(Machine):
     def run(self, reports: Sequence[Report] | None = None) -> list[int]:
         """Run what is loaded to its end; return the tick at which each device ended.
 
-        *reports*, one for each device, are told the share of its work that is done, now and then.  Raises
+        *reports*, one for each device, receive the completed share of its work from time to time.  Raises
         as ``run_watched``.
         """
         self._reports = reports

@@ -1,4 +1,4 @@
-"""One point of an experiment: from its specification to the numbers of its result row.
+"""Simulation of one point of an experiment.
 
 A point is one sublayer, or one collective, or a whole layer: the sum of its
 sublayers, each simulated, and of its other operators, computed.
@@ -63,7 +63,7 @@ class SimulationResult:
     def operator(self) -> int | None:
         """Return the ticks of the operators: GEMMs and their collectives, without an all-gather of outputs.
 
-        None if the all-gather of one runs beside it.
+        None if the all-gather of one runs concurrently.
         """
         operators = [part.operator for part in self.sublayers if part.operator is not None]
         return sum(operators) if len(operators) == len(self.sublayers) else None

@@ -1,4 +1,4 @@
-"""What the operations of a program were on a GPU: when each ran, and the bytes that it moved."""
+"""Times and bytes of the operations of a program on a GPU."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -47,7 +47,7 @@ def spans_of(core: GpuCore, gpu: int = 0) -> Iterator[Span]:
 def granules_of_gemm(core: GpuCore, operation: Any) -> Granules:
     """Return what a GEMM moved: stores and blocks by its tables, what goes through the L2 by the GPU's counters.
 
-    The L2 does not know for whom it reads and writes back: of several GEMMs on one GPU that is None.
+    The L2 does not record the operation for which it reads and writes back: of several GEMMs on one GPU that is None.
     """
     first, every = int(operation.first_workgroup), core.tables.tiles
     tiles = every[(every["workgroup"] >= first) & (every["workgroup"] < first + int(operation.n_workgroups))]

@@ -1,4 +1,4 @@
-"""The threads that advance the GPUs of an explicit ring, and how many there may be; no result depends on it.
+"""Threads that advance the GPUs of an explicit ring; results do not depend on their number.
 
 All cores unless somebody who keeps them busy otherwise says less: workers of a sweep take one thread each.
 """
@@ -129,7 +129,7 @@ def n_cores() -> int:
 
 
 def threads_for(n_devices: int) -> int:
-    """Return the threads for a ring of so many GPUs: no more than GPUs, cores, or what ``at_most_threads`` says."""
+    """Return the threads for a ring of that many GPUs: no more than GPUs, cores, or what ``at_most_threads`` says."""
     limit = _limit.get()
     return max(1, min(n_devices, n_cores() if limit is None else limit))
 

@@ -1,7 +1,7 @@
-"""What a user's strategy may return, and attribution of hangs to plugin code.
+"""Checks of the plan that a user's strategy returns, and attribution of hangs to plugin code.
 
 A strategy is asked twice and must give the same plan.  The programs of the plan are checked, and made into what the
-GPU runs, before any is simulated.  A loop without an end cannot be told from slow code, so it is not ended: after a
+GPU runs, before any is simulated.  An endless loop cannot be distinguished from slow code, so it is not ended: after a
 minute a warning names the file and the function, and Ctrl-C works.
 """
 

@@ -1,1 +1,1 @@
-"""What is computed: transformer shapes, their GEMMs, and how a kernel cuts a GEMM into tiles."""
+"""Workloads: transformer shapes, their GEMMs, and the tiles of a GEMM kernel."""

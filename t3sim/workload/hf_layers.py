@@ -1,4 +1,4 @@
-"""Which attention and which feed-forward part each layer of a ``config.json`` has, whatever key says so."""
+"""Attention and feed-forward part of each layer of a ``config.json``, from any of the keys in use."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

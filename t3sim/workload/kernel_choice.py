@@ -1,4 +1,4 @@
-"""Which kernel of a library runs a GEMM: the one whose last workgroup should end first.
+"""Choice of the kernel of a library for a GEMM: the one whose last workgroup is expected to end first.
 
 The tiles of an output are worked off in waves, one for each compute unit at a time, and the last wave takes as long as
 a full one.  A tile of *r* x *c* costs a compute unit, for each element of k, *r c* multiply-adds and the loads of
@@ -41,7 +41,7 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
 
 
 def split(tiling: TilingSpec, n_panels: int) -> TilingSpec:
-    """Return the kernel that splits k into so many panels."""
+    """Return the kernel that splits k into that many panels."""
     return tiling if tiling.split_k == n_panels else tiling.model_copy(update={"split_k": n_panels})
 
 

@@ -1,4 +1,4 @@
-"""The operators of a transformer layer on one GPU, besides its four sublayers: what each computes and moves.
+"""FLOPs and bytes of the operators of a transformer layer on one GPU, apart from its four sublayers.
 
 A layer sliced over TP GPUs as in Megatron-LM (without sequence parallelism): QKV and up projection by columns, output
 and down projection by rows, attention by heads; layer norms, residuals and dropout of the outputs are done by every GPU

@@ -2,9 +2,9 @@
 
 Kernels stage operands in slices of k, one cache line of each row of A and of each column of B, whatever the type of the
 elements: a kernel that takes 64 elements of 16 bits at a time takes 128 of 8 bits.  Scales of blocks are stored with
-their elements, so a line of MXFP8 holds 124 elements and their scales.  Of two operands of unlike types, a slice is a
-line of the wider one; of the narrower one (such as 4-bit weights) the same share of its rows is loaded in each slice as
-it has of the bytes.  Pinned by ``tests/workload/test_operands.py``.
+their elements, so a line of MXFP8 holds 124 elements and their scales.  With two operand types, a slice is a line
+of the wider one; of the narrower one (such as 4-bit weights), each slice loads the proportional share of its rows.
+Pinned by ``tests/workload/test_operands.py``.
 """
 
 from fractions import Fraction
@@ -51,12 +51,12 @@ def loaded_shares(gemm: GemmShape) -> tuple[Fraction, Fraction]:
 
 
 def bytes_of_a(gemm: GemmShape, n_elements: int) -> int:
-    """Return the bytes of so many elements of A and their scales; what collectives carry if A is gathered."""
+    """Return the bytes of a number of elements of A and their scales; what collectives carry if A is gathered."""
     return _bytes(n_elements, operand_types(gemm)[0])
 
 
 def bytes_of_b(gemm: GemmShape, n_elements: int) -> int:
-    """Return the bytes of so many elements of B and their scales."""
+    """Return the bytes of a number of elements of B and their scales."""
     return _bytes(n_elements, operand_types(gemm)[1])
 
 

@@ -1,6 +1,6 @@
 """Recorded routings: CSV or ``.npz`` files, checked against the layer that they are of.
 
-Three forms, told apart by their columns or arrays:
+Three forms, distinguished by their columns or arrays:
 
 - choices, CSV: ``gpu,token,choice_0,...,choice_{k-1}`` and optionally ``weight_0,...``: one line for each token, the
   number of an expert in each choice, -1 or nothing where it was dropped;

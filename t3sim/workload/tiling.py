@@ -188,7 +188,7 @@ class TileTrace:
 def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileTrace:
     """Cut *gemm* into workgroup tiles, row-major, and the sequence into *n_chunks* near-equal parts.
 
-    Parts differ by at most one workgroup, larger parts first; groups of rows begin anew in each part if all parts have
+    Parts differ by at most one workgroup, larger parts first; groups of rows restart in each part if all parts have
     as many rows of tiles.  With arrays stored by columns the trace is of the transposed GEMM.  Raises
     ``ValueError`` with the rule broken if the shape cannot be cut so.
     """
@@ -423,7 +423,7 @@ def size_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
 
 
 def stage_findings(gemm: GemmShape, tiling: TilingSpec, n_stages: int) -> list[Finding]:
-    """Return why tiles of *gemm* cannot be made in so many stages: T3 sends on what the tiles of each one trigger."""
+    """Return why tiles of *gemm* cannot be made in that many stages: T3 sends on what the tiles of each one trigger."""
     n_tiles = math.prod(tile_grid(gemm, tiling))
     if n_stages <= n_tiles:
         return []

@@ -1,4 +1,4 @@
-"""Tile traces on disk: a Parquet file of workgroups and a JSON manifest beside it.
+"""Tile traces on disk: a Parquet file of workgroups with a JSON manifest.
 
 ``x.parquet`` holds one row per workgroup in dispatch order; ``x.manifest.json`` says which GEMM they tile, where they
 came from, and the digest of what they mean. Replaying a trace gives the run that generating the same tiles gives; a

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from t3lab.cli.validate import machine_of
-from t3sim.collective.choice import channels_of, protocol_of, ring_schedule
+from t3sim.collective.choice import protocol_of, ring_schedule
 from t3sim.collective.schedule import TO_LOCAL, Op, sent_granules
 from t3sim.config.machine import CollectiveKernelSpec, MachineSpec
 
@@ -82,14 +82,3 @@ def test_what_is_sent_holds_the_flags(protocol: str, sent: float, h200: MachineS
     assert 6 * chunk * sent <= all_sent <= 6 * chunk * sent + len(sizes)
     waited = sum(step.wait_received for step in program.steps)
     assert waited == all_sent
-
-
-def test_protocols_cut_chunks_in_their_own_way(h200: MachineSpec) -> None:
-    """Bytes of a channel's turn and of a slice, as NCCL's buffers give them; lines of data rounded down."""
-    cut = {name: channels_of(h200, name, 24) for name in ("simple", "low_latency", "low_latency_128")}  # type: ignore[arg-type]
-    found = {name: (c.loop_granules * 64, c.n_slices, c.least_slice_granules * 64) for name, c in cut.items()}
-    assert found == {
-        "simple": (2 * MIB, 2, 32 * KIB),
-        "low_latency": (32 * KIB, 4, 8 * KIB),
-        "low_latency_128": (576_000, 15, 38_400),
-    }

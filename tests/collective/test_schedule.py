@@ -16,7 +16,6 @@ from t3sim.collective.schedule import (
     TO_NEIGHBOUR,
     TO_NEIGHBOUR_AS_UPDATE,
     CollectiveSchedule,
-    chunk_bytes_of,
     ring_all_gather,
     ring_reduce_scatter,
 )
@@ -106,13 +105,3 @@ def test_received_copies_never_share_memory_with_the_array(n: int) -> None:
     for step in ring_reduce_scatter(n, CHUNK).steps:
         if step.send_to == TO_NEIGHBOUR:
             assert step.destination >= n * CHUNK
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 16])
-@pytest.mark.parametrize("size", [2, 127, 128, 129, 4096, 100_001])
-def test_chunks_are_whole_lines_that_cover_the_array(n: int, size: int) -> None:
-    """Are n chunks whole lines, enough for the array, and less than a line each too much?"""
-    chunk = chunk_bytes_of(size, n, 128)
-    assert chunk % 128 == 0
-    assert chunk * n >= size
-    assert chunk - size / n < 128

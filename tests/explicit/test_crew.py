@@ -78,42 +78,6 @@ def test_every_turn_is_done_once_and_taken_in(n_threads: int, behind: int, n_own
     assert shop.done_by == {turn: names[thread] for turn, thread in shop.chosen_by.items()}
 
 
-@pytest.mark.parametrize("n_threads", [2, 3, 8])
-def test_as_many_turns_go_on_at_once_as_there_are_threads(n_threads: int) -> None:
-    shop, meet = Shop(5 * n_threads), threading.Barrier(n_threads, timeout=30)
-
-    def do(turn: int) -> int:
-        meet.wait()
-        return shop.do(turn)
-
-    work(Crew(n_threads, shop.choose, do, shop.take_in))
-    assert len(set(shop.done_by.values())) == n_threads
-
-
-def test_a_thread_that_found_nothing_gets_what_another_one_has_opened() -> None:
-    """Turn 1 opens turns 2 and 3, which wait for each other: both threads are needed, and one has found nothing."""
-    opened: list[int] = []
-    meet = threading.Barrier(2, timeout=30)
-
-    def choose(_thread: int) -> int | None:
-        return opened.pop() if opened else None
-
-    def take_in(turn: int, _outcome: None) -> None:
-        opened.extend([2, 3] if turn == 1 else [])
-
-    def do(turn: int) -> None:
-        if turn > 1:
-            meet.wait()
-
-    opened.append(1)
-    crew: Crew[int, None] = Crew(2, choose, do, take_in)
-    with crew.threads():
-        while crew.do_one():
-            pass
-    assert not opened
-    assert meet.n_waiting == 0
-
-
 @pytest.mark.parametrize("n_threads", [1, 2, 8])
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("where", ["choose", "do", "take_in"])

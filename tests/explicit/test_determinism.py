@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from itertools import count
 from typing import Any
 
@@ -36,21 +35,6 @@ def test_threads_do_not_matter(strategy: str) -> None:
     assert one == two == four == own
 
 
-@pytest.mark.parametrize(("slow", "n_threads"), [(0, 4), (3, 5)])
-def test_which_turn_ends_first_does_not_matter(slow: int, n_threads: int) -> None:
-    def slowed(ring: RingMachine) -> None:
-        if len(ring.devices) > 1:
-            advance = ring.devices[slow].advance
-
-            def wait_and_advance(horizon: int) -> bool:
-                time.sleep(1e-3)
-                return advance(horizon)
-
-            ring.devices[slow].advance = wait_and_advance
-
-    assert explicit(unlike(), slowed, n_threads=n_threads) == reference(unlike())
-
-
 @pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (2, 0, 4, 1, 3)])
 def test_the_order_of_setting_up_does_not_matter(order: tuple[int, ...]) -> None:
     assert explicit(unlike(), order=order) == reference(unlike())
@@ -77,32 +61,6 @@ def test_what_a_gpu_raises_comes_through(n_threads: int) -> None:
     with pytest.raises(ModelError, match=r"gpu\[1\] is broken"):
         explicit(unlike(), broken, n_threads=n_threads)
     assert threading.active_count() == n_before
-
-
-def failing(ring: RingMachine, d: int, window: int) -> None:
-    """Let GPU *d* fail in a window."""
-    device, advance = ring.devices[d], ring.devices[d].advance
-
-    def advance_or_fail(horizon: int) -> bool:
-        if horizon >= window * ring.window:
-            raise ModelError(f"{device.name} is broken")
-        return advance(horizon)
-
-    device.advance = advance_or_fail
-
-
-@pytest.mark.parametrize("n_threads", [1, 2, 4, 5])
-@pytest.mark.parametrize(("earlier", "later"), [(1, 3), (3, 1), (0, 4), (4, 0)])
-def test_of_two_failures_the_one_in_the_earlier_window_is_raised(earlier: int, later: int, n_threads: int) -> None:
-    """Whichever GPU is ahead of the other, and whichever is simulated first."""
-
-    def broken(ring: RingMachine) -> None:
-        if len(ring.devices) > 1:
-            failing(ring, earlier, 4)
-            failing(ring, later, 6)
-
-    with pytest.raises(ModelError, match=rf"gpu\[{earlier}\] is broken"):
-        explicit(unlike(), broken, n_threads=n_threads)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ import pytest
 
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.experiment.running.phase_digest import phase_digest
-from t3sim.experiment.running.result_folder import owned
-from t3sim.experiment.running.runner import Outcome, Sweep, run
-from t3sim.experiment.running.workers import Workers
+from t3sim.experiment.running.runner import Outcome, run
 from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate, simulate
@@ -55,12 +52,6 @@ def folder(outcome: Outcome) -> Path:
     return outcome.files["results.csv"].parent.parent
 
 
-@pytest.fixture
-def copied(folder: Path, tmp_path: Path) -> Path:
-    """A folder with the finished sweep in it, which a test may change."""
-    return Path(shutil.copytree(folder, tmp_path, dirs_exist_ok=True))
-
-
 def test_a_row_for_each_gpu_of_each_phase(outcome: Outcome, folder: Path) -> None:
     rows = rows_of(folder)
     phases = [(str(i + 1), p.name) for i, r in enumerate(outcome.results) for p in r.phases]
@@ -89,21 +80,6 @@ def test_a_swept_gpu_has_a_column_of_its_own(outcome: Outcome, folder: Path) -> 
     assert len(set(times)) == len(times)
     assert outcome.idle_axes == []
     assert all(record.speedup is not None for record in outcome.records)
-
-
-def test_workers_come_to_the_same(outcome: Outcome, folder: Path, tmp_path: Path) -> None:
-    ran(tmp_path, workers=Workers(2))
-    assert (tmp_path / "results" / GPUS_CSV).read_bytes() == (folder / "results" / GPUS_CSV).read_bytes()
-    assert (tmp_path / "results" / GPUS_PARQUET).read_bytes() == (folder / "results" / GPUS_PARQUET).read_bytes()
-
-
-def test_finished_phases_are_not_simulated_again(copied: Path) -> None:
-    kept = {path.name: path.read_bytes() for path in (copied / "results" / "phases").iterdir()}
-    before = (copied / "results" / GPUS_CSV).read_bytes()
-    assert Sweep(load_experiment(copied / "e.yaml"), copied / "results").missing == []
-    ran(copied)
-    assert {path.name: path.read_bytes() for path in (copied / "results" / "phases").iterdir()} == kept
-    assert (copied / "results" / GPUS_CSV).read_bytes() == before
 
 
 @cache
@@ -144,32 +120,6 @@ def test_all_phases_are_planned_with_those_that_they_start_from() -> None:
     assert [job.name for job in gemms] == ["gemm", "gemm"]
     assert (fused.name, fused.after) == ("fused, round_robin", ())
     assert (gather.name, gather.after) == ("all-gather", (fused.key,))
-
-
-@pytest.mark.parametrize("strategy", ["sequential", "t3", "ideal-overlap"])
-def test_nothing_is_simulated_that_was_not_planned(strategy: str, tmp_path: Path) -> None:
-    (tmp_path / "e.yaml").write_text(TEXT)
-    experiment = load_experiment(tmp_path / "e.yaml", [f"sweep.grid.strategy=[{strategy}]", "mode=explicit"])
-    sweep = Sweep(experiment, tmp_path / "results")
-    planned = [task.digest for task in sweep.missing]
-    with owned(tmp_path / "results"):
-        sweep.run()
-    simulated = {path.stem for path in (tmp_path / "results" / "phases").iterdir()}
-    assert simulated == set(planned)
-    assert sweep.n_phases == len(planned)
-
-
-def test_a_finished_phase_whose_predecessor_is_missing_is_not_simulated_again(copied: Path) -> None:
-    phases = {path.stem: path for path in (copied / "results" / "phases").iterdir()}
-    before = (copied / "results" / GPUS_CSV).read_bytes()
-    experiment = load_experiment(copied / "e.yaml")
-    needed = {digest for task in Sweep(experiment, copied / "other").missing for digest in task.after}
-    assert 0 < len(needed) < len(phases)
-    for digest in needed:
-        phases[digest].unlink()
-    assert {task.digest for task in Sweep(experiment, copied / "results").missing} == needed
-    ran(copied)
-    assert (copied / "results" / GPUS_CSV).read_bytes() == before
 
 
 @pytest.mark.parametrize("phase", ["gemm", "fused"])

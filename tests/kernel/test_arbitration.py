@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -16,7 +13,7 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.codes import COMM, COMPUTE, INCOMING_WRITE, NO_STREAM, OPERAND_READ, READ, WRITE, WRITE_BACK
 from t3sim.gpu.units.dram.memory_controller import enqueue_request, head_is_ready, next_admission_at
-from tests.conftest import REPOSITORY, cases
+from tests.conftest import cases
 from tests.harness.channel_bench import ChannelBench, Request, Setup
 
 NOW = 5000
@@ -132,15 +129,6 @@ class TestContract:
             if next_admission_at(channel) <= NOW:
                 assert pick_stream(channel, NOW) != NO_STREAM
 
-    @pytest.mark.deep
-    def test_the_contract_holds_interpreted(self) -> None:
-        """The same checks on the uncompiled functions, in a process of their own."""
-        names = ("test_picks_what_is_ready_and_writes_only_its_scratch", "TestMca")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", " or ".join(names)]
-        env = {**os.environ, "T3SIM_INTERPRETED": "1"}
-        result = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stdout
-
 
 class TestRoundRobin:
     @pytest.mark.parametrize(("last", "next_one"), [(COMPUTE, COMM), (COMM, COMPUTE)])
@@ -172,12 +160,6 @@ class TestComputeFirst:
         assert picks("compute_first", channel_with(compute_at=NOW, comm_at=0, policy="compute_first")) == COMPUTE
         assert picks("compute_first", channel_with(compute_at=NOW + 1, comm_at=NOW, policy="compute_first")) == COMM
 
-    def test_the_lower_class_goes_first(self) -> None:
-        """Among classes of communication, however long the higher one has waited?"""
-        state = {"third_at": 0, "n_classes": 3, "policy": "compute_first"}
-        assert picks("compute_first", channel_with(comm_at=NOW, **state)) == COMM
-        assert picks("compute_first", channel_with(comm_at=NOW + 1, **state)) == THIRD
-
 
 class TestPace:
     """Compute first until it is a stage ahead of the link."""
@@ -189,10 +171,6 @@ class TestPace:
         assert picks("pace", channel_with(policy="pace", **state)) == expected
         assert mca(params={"threshold": "none"}, **state) == COMPUTE
 
-    def test_compute_goes_on_where_communication_has_nothing(self) -> None:
-        """However far it is ahead?"""
-        assert picks("pace", channel_with(policy="pace", compute_at=NOW, comm_at=NOW + 1, lead=300)) == COMPUTE
-
     def test_goes_whenever_compute_has_nothing(self) -> None:
         """However full the DRAM queue is (canary: below MCA's threshold only)?"""
         state: dict[str, Any] = {"compute_at": NOW + 1, "comm_at": NOW, "occupancy": (40, 20)}
@@ -202,12 +180,6 @@ class TestPace:
     @pytest.mark.parametrize(("waited", "expected"), [(LIMIT, COMPUTE), (LIMIT + 1, COMM)])
     def test_a_starving_request_overtakes_compute(self, waited: int, expected: int) -> None:
         state = {"compute_at": NOW, "comm_at": NOW - waited, "params": {"starvation_limit": LIMIT}}
-        assert picks("pace", channel_with(policy="pace", **state)) == expected
-
-    @pytest.mark.parametrize(("lead", "expected"), [(0, COMPUTE), (101, COMM)])
-    def test_the_lower_class_of_communication_goes_first(self, lead: int, expected: int) -> None:
-        """Though the third has waited longer?"""
-        state = {"compute_at": NOW, "comm_at": NOW, "third_at": NOW - 9, "n_classes": 3, "lead": lead}
         assert picks("pace", channel_with(policy="pace", **state)) == expected
 
 
@@ -237,13 +209,6 @@ class TestMca:
         assert mca(params={"threshold": "auto"}, **state) == expected
         assert mca(params={"threshold": "none"}, **state) == COMPUTE
 
-    @pytest.mark.parametrize(("lead", "expected"), [(100, COMPUTE), (101, COMM)])
-    def test_auto_keeps_pace_with_the_link(self, lead: int, expected: int) -> None:
-        """As ``pace`` does, but only without a threshold of one's own?"""
-        state = {"compute_at": NOW, "comm_at": NOW, "lead": lead, "first_stage_occupancy": 0, "first_stage_length": 50}
-        assert mca(params={"threshold": "auto"}, **state) == expected
-        assert mca(params={"threshold": 30}, **state) == COMPUTE
-
     @pytest.mark.parametrize(("threshold", "limit"), [("5", 5), ("10", 10), ("30", 30), ("none", CAPACITY)])
     def test_each_threshold_of_the_paper(self, threshold: str, limit: int) -> None:
         """5, 10, 30 and none: at which occupancy does communication stop?"""
@@ -262,33 +227,10 @@ class TestMca:
         assert mca(**state, last_served=(0, NOW - LIMIT)) == COMPUTE
         assert mca(**state, last_served=(0, NOW - LIMIT - 1)) == COMM
 
-    def test_each_class_of_communication_starves_by_itself(self) -> None:
-        """Does the third class overtake compute after its own limit, however often the second one is served?"""
-        state = {"compute_at": NOW, "comm_at": NOW, "n_classes": 3, "last_comm_at": NOW}
-        assert mca(**state, third_at=NOW - LIMIT, last_served=(0, NOW)) == COMPUTE
-        assert mca(**state, third_at=NOW - LIMIT - 1, last_served=(0, NOW)) == THIRD
-        assert mca(**state, third_at=NOW - LIMIT - 1, last_served=(0, NOW, NOW - 1)) == COMPUTE
-
-    def test_the_lower_class_of_communication_goes_first_below_the_threshold(self) -> None:
-        """And does every class stop at the threshold?"""
-        assert mca(comm_at=NOW, third_at=0, n_classes=3, last_served=(0, 0, NOW)) == COMM
-        assert mca(third_at=NOW, n_classes=3, occupancy=(9, 0)) == THIRD
-        assert mca(third_at=NOW, n_classes=3, occupancy=(10, 0)) == NO_STREAM
-
-    def test_without_limit_nothing_starves_into_the_queue(self) -> None:
-        """Does `none` switch the promotion off?"""
-        params = {"threshold": 10, "starvation_limit": "none"}
-        assert mca(compute_at=NOW, comm_at=0, params=params) == COMPUTE
-        assert mca(comm_at=0, occupancy=(20, 0), params=params) == NO_STREAM
-
     @pytest.mark.parametrize(("done", "expected"), [(0, NO_STREAM), (1, COMM)])
     def test_communication_drains_once_the_producer_is_done(self, done: int, expected: int) -> None:
         """Does the threshold end with the producer kernel?"""
         assert mca(comm_at=NOW, occupancy=(20, 20), producer_done=done) == expected
-
-    def test_a_full_queue_takes_nothing_even_from_the_starving(self) -> None:
-        """Is readiness asked before starvation?"""
-        assert mca(compute_at=0, comm_at=0, occupancy=(CAPACITY, 0)) == NO_STREAM
 
     def test_auto_threshold_before_the_end_of_the_first_stage(self) -> None:
         """While nothing is known, is there no threshold?"""

@@ -32,12 +32,6 @@ def test_what_is_chosen_and_joined_is_what_numpy_chooses(dtype: np.dtype[np.void
             np.testing.assert_array_equal(ours[name].tobytes(), numpys[name].tobytes())
 
 
-def test_none_chosen_is_an_empty_array_of_such_records() -> None:
-    records = filled(MESSAGE, 5)
-    for which in (np.zeros(5, bool), np.zeros(0, np.int64)):
-        assert (len(chosen(records, which)), chosen(records, which).dtype) == (0, MESSAGE)
-
-
 def test_copies_are_copies_and_views_are_views() -> None:
     records = filled(MESSAGE, 5)
     first = int(records["at"][0])

@@ -20,7 +20,6 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.gpu.units import codes
-from t3sim.gpu.units.collective.move_kernel import dispatch_moves
 from t3sim.gpu.units.compute.command_processor import end_operations, note_ready, start_operations
 from t3sim.program.operations import (
     CACHED,
@@ -43,10 +42,6 @@ from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.kernel.small import (
     FOREVER,
     TILING,
-    core_of,
-    dispatch,
-    free_slot,
-    fused_of,
     gemm_of,
     machine,
     mirrored,
@@ -165,19 +160,6 @@ def test_an_operation_starts_a_launch_after_the_last_signal_it_waits_for(waits_f
     assert 0 <= starts.min() - joined.start_at - launched < SLOT  # with the next slot
 
 
-def test_an_operation_that_the_host_issues_later_starts_later() -> None:
-    program = Bench()
-    done = program.signal()
-    program.gemm(Launch(LAUNCH, posts=((0, done, 1),)))
-    program.gemm(Launch(LAUNCH, ((done, 1),)))
-    issued_at = 1_000_000
-    program.core.tables.operations[1].issued_at = issued_at
-    program.wired.run()
-    first, second = program.core.operations
-    assert first.end_at < issued_at
-    assert second.start_at == issued_at + LAUNCH
-
-
 def test_operations_of_a_stream_run_in_order() -> None:
     """Each starts a launch after the end of the one before, whatever kind it is."""
     program = Bench()
@@ -281,17 +263,6 @@ def test_two_gemms_share_compute_units_by_priority_and_start(priority: int, dela
         assert program.workgroups(first)["start_at"].max() <= program.workgroups(1 - first)["start_at"].min()
 
 
-def test_a_gemm_of_higher_priority_overtakes_one_that_runs() -> None:
-    """Workgroups that run go on; the next free slots are its own."""
-    program = Bench(ONE_RESIDENT)
-    program.gemm(Launch(0), 24, k=256)
-    program.gemm(Launch(LAUNCH, priority=1), 4)
-    _, urgent = program.run()
-    late = program.workgroups(0)["start_at"] > urgent.start_at + int(program.core.gpu.workgroup_launch_ticks) + SLOT
-    assert late.any()
-    assert program.workgroups(1)["start_at"].max() <= program.workgroups(0)["start_at"][late].min()
-
-
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_a_partition_keeps_operations_on_their_own_compute_units(is_cut: bool) -> None:
     """A GEMM on units 0 and 1 and a move kernel on 2 and 3; canary: without it the GEMM takes all."""
@@ -314,13 +285,6 @@ def test_a_collective_takes_all_of_its_compute_units_and_never_more() -> None:
     program.copy(Launch(0, units=range(1, 3)), 2)
     (moves,) = program.run()
     assert moves.n_finished == 2
-
-
-def test_more_workgroups_than_compute_units_are_refused() -> None:
-    program = Bench()
-    program.copy(Launch(0, units=range(1, 3)), 3)
-    with pytest.raises(UsageError, match="cannot run as 3 workgroups on 2 compute units"):
-        program.run()
 
 
 def check_shares(core: GpuCore) -> int:
@@ -349,16 +313,6 @@ def test_workgroups_of_two_gemms_never_take_more_than_a_compute_unit() -> None:
     assert max(check_shares(core) for core in two_sizes().slots()) == 2
 
 
-def test_a_large_workgroup_takes_what_small_ones_leave() -> None:
-    """Half of a compute unit is free, whatever the places that the workgroups on the other half have."""
-    program = Bench("gpu: {n_compute_units: 1, compute_unit: {lds: 96 KiB}}")
-    program.gemm(Launch(0), 2, tiling=NARROW)  # a quarter of it each
-    program.gemm(Launch(0), 1, tiling=TILING.model_copy(update={"prefetch_depth": 2}))  # half of it
-    assert program.core.gemms["n_slots"].tolist() == [4, 2]
-    program.wired.run()
-    assert len(set(program.core.tables.workgroups["start_at"].tolist())) == 1
-
-
 # --- move kernels beside GEMMs ---------------------------------------------------------------------------
 
 
@@ -379,37 +333,6 @@ def test_a_move_kernel_takes_the_compute_units_that_a_gemm_gives_up(is_persisten
     assert (program.core.gpu.compute_units["wanted_by"] < 0).all()
     n_later = np.bincount(program.workgroups(0)["cu"], minlength=4)
     assert n_later.min() > 4, "a compute unit that did not come back to the GEMM"
-
-
-@pytest.mark.parametrize("units", [None, range(1, 4)])
-def test_compute_units_are_given_up_one_by_one_until_a_move_kernel_has_all(units: range | None) -> None:
-    """Three of them, each when its workgroup ends, and no fourth one."""
-    program = Bench(ONE_RESIDENT)
-    program.gemm(Launch(0), 20)
-    program.copy(Launch(SLOT, units=units), 3)
-    core = program.core
-    dispatch(core)
-    taken = []
-    for unit in (2, 0, 3, 1, 2, 0):
-        if core.gpu.compute_units[unit].move_operation < 0:
-            free_slot(core, unit, 0)
-        dispatch(core, SLOT)
-        dispatch_moves(core.gpu, SLOT)
-        taken.append(int((core.gpu.compute_units["move_operation"] == 1).sum()))
-    assert taken == ([1, 2, 3, 3, 3, 3] if units is None else [1, 1, 2, 3, 3, 3])
-    assert core.tables.operations[1].n_wanted == 0
-
-
-def test_two_move_kernels_each_get_what_they_wait_for() -> None:
-    """Two kernels with compute units of their own, of a GEMM that runs on all: does neither wait for its end?"""
-    program = Bench(ONE_RESIDENT)
-    program.gemm(Launch(0), 40, k=256)
-    program.copy(Launch(LAUNCH, units=range(2)), 1)
-    program.copy(Launch(LAUNCH, units=range(2, 4)), 1)
-    gemm, *copies = program.run()
-    for moves in copies:
-        assert moves.end_at < program.workgroups(0)["start_at"].max()
-    assert gemm.n_finished == 40
 
 
 # --- signals of workgroups -------------------------------------------------------------------------------
@@ -491,15 +414,6 @@ def test_the_time_of_every_unit_adds_up_with_gaps_between_operations() -> None:
 
 
 # --- what is refused -------------------------------------------------------------------------------------
-
-
-def test_a_second_gemm_whose_stores_are_mapped_is_refused() -> None:
-    spec = machine()
-    fused = fused_of(spec, trace_of(256, 64, n_chunks=2))
-    beside = gemm_of(spec, trace_of(256, 64)).operations  # through the L2: without harm
-    core_of().load(replace(fused, operations=(*fused.operations, *beside)))
-    with pytest.raises(UsageError, match="a GPU has one tracker"):
-        core_of().load(replace(fused, operations=(*fused.operations, *beside, *fused.operations)))
 
 
 @pytest.mark.parametrize(("kind", "is_signalled"), [(CACHED, True), (CACHED, False), (STORE, True)])

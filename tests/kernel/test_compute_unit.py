@@ -117,23 +117,6 @@ def test_a_tile_that_is_counted_ends_later_by_the_latency_of_its_count(is_counte
     assert abs(later - 2_000 * 7 * is_counted) <= SLOT * is_counted  # ticks of 7 GHz
 
 
-def test_work_of_a_slice_carries_over_to_the_next() -> None:
-    """Is the rounding of slots paid once for a main loop of 32 slices, not once for each?"""
-    core = gpu_with("matrix_flops_per_cycle: 700")
-    run_warm(core, trace_of(64, 64, 2048, tiling=with_depth(2)))
-    entry = core.tables.workgroups[0]
-    expected = matrix_ticks(core, 2048)
-    assert expected <= entry.main_loop_end_at - entry.multiply_at <= expected + SLOT
-
-
-def test_a_partial_last_slice_is_less_work() -> None:
-    """Does k = 96 take the matrix time of 96, not of two slices?"""
-    core = gpu_with("matrix_flops_per_cycle: 64")
-    run_warm(core, trace_of(64, 64, 96))
-    entry = core.tables.workgroups[0]
-    assert matrix_ticks(core, 96) <= entry.main_loop_end_at - entry.multiply_at <= matrix_ticks(core, 96) + SLOT
-
-
 def test_a_ragged_tile_takes_the_matrix_time_of_a_full_one() -> None:
     """Does a tile of 32 rows take as long as one of 64, as on hardware, where kernels mask?"""
     core = gpu_with("matrix_flops_per_cycle: 64")
@@ -193,12 +176,6 @@ def test_outstanding_lines_bound_the_rate_of_misses() -> None:
     miss_latency = gpu_with().machine.gpu.l2.miss_latency
     assert peak == 8
     assert ticks >= TILE_LINES / 8 * (HIT_CYCLES / 2 + miss_latency) * CYCLE
-
-
-def test_a_load_is_in_flight_until_its_data_are_back() -> None:
-    """Does the limit of loads in flight cover the way back to the CU too?"""
-    ticks, _ = cold_tile_with_eight_in_flight()
-    assert ticks >= TILE_LINES / 8 * (HIT_CYCLES + gpu_with().machine.gpu.l2.miss_latency) * CYCLE
 
 
 @pytest.mark.parametrize("n_compute_units", [1, 3, 4])
@@ -328,19 +305,6 @@ def test_local_output_is_written_to_dram_once(route: str, is_update: bool, kind:
     assert core.gpu.tracker.n_triggered == (0 if route == "cached" else 6)  # wavefront tiles of 2 + 2 + 1 + 1
 
 
-@pytest.mark.parametrize(("is_update", "kind"), [(True, codes.INCOMING_UPDATE), (False, codes.INCOMING_WRITE)])
-def test_remote_output_leaves_over_the_link_once(is_update: bool, kind: int) -> None:
-    """Does every granule of the output leave once, named by tile and index, without touching the own DRAM?"""
-    core, requests = stored("remote", is_update)
-    assert int(requests[[k for k in range(codes.N_KINDS) if k & codes.WRITE_BIT]].sum()) == 0
-    sent = core.take_outbox()
-    tiles = core.tables.tiles
-    expected = [(t, g) for t in range(len(tiles)) for g in range(int(tiles[t].n_granules))]
-    assert len(expected) == OUTPUT_GRANULES
-    assert sorted(zip(sent["tile"].tolist(), sent["granule"].tolist(), strict=True)) == expected
-    assert set(sent["kind"].tolist()) == {kind}
-
-
 # --- the spread of workgroups over slots ----------------------------------------------------------------
 
 
@@ -358,18 +322,3 @@ def test_spread_is_that_of_the_starts_of_the_nth_tile() -> None:
     """Is it the standard deviation over slots of the third tile's start, over the mean tile time?"""
     starts = {(0, 0): [0, 100, 210], (0, 1): [5, 120, 260, 400], (1, 0): [0, 90, 200], (2, 0): [0, 100]}
     assert workgroup_spread(table_of(starts), tile=3) == pytest.approx(np.std([210, 260, 200]) / 100)
-
-
-def test_spread_needs_half_of_the_slots() -> None:
-    """Is there no figure when fewer than half of the slots ran that many tiles?"""
-    starts = {(0, 0): [0, 100, 200], (1, 0): [0], (2, 0): [0]}
-    assert workgroup_spread(table_of(starts), tile=3) is None
-    assert workgroup_spread(table_of(starts), tile=1) == 0
-
-
-def test_spread_ignores_workgroups_that_did_not_end() -> None:
-    """Is an empty row of the table left out?"""
-    core = table_of({(0, 0): [0, 100], (1, 0): [0, 300]})
-    assert workgroup_spread(core, tile=2) == pytest.approx(1.0)
-    core.tables.workgroups["end_at"][:] = -1
-    assert workgroup_spread(core, tile=2) is None

@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from t3sim.checks.audit import Audit
 from t3sim.config.machine import MachineSpec
-from t3sim.errors import ModelError, UsageError
-from t3sim.gpu.time_accounts import time_accounts
-from t3sim.observe.waits import COPY_ENGINE
+from t3sim.errors import ModelError
 from t3sim.program.kernels import copies
 from t3sim.program.operations import Moves, Operation, Program, Signals, Wait
-from t3sim.program.operator import Operator
-from t3sim.program.verify import problems_of
-from tests.harness.fabric import SWITCH
-from tests.kernel.small import at_once, explicit, gemm_of, machine, mirrored, trace_of
-from tests.program.strategies import engine_scatter
+from tests.kernel.small import at_once, gemm_of, machine, mirrored, trace_of
 
 STARTUP = 1_000_000  # ps
 RATE = 4_000_000_000  # bytes per second, of an engine
@@ -105,15 +98,6 @@ def test_lines_in_flight_limit_the_rate() -> None:
     assert times[1] / times[2] == pytest.approx(2, rel=0.1)
 
 
-def test_kernels_of_one_engine_follow_each_other_and_those_of_two_do_not() -> None:
-    one = copy()
-    queued = ends(with_engines(), one, replace(one, name="next", stream=1))
-    assert 0 <= queued[1] - 2 * queued[0] < LATENCY
-    beside = ends(with_engines(), one, replace(one, name="other", stream=1, engine=1))
-    assert beside[0] == pytest.approx(queued[0], rel=0.02)
-    assert beside[1] == pytest.approx(queued[0], rel=0.02)
-
-
 def test_a_command_starts_up_when_what_it_waits_for_is_there() -> None:
     """Not before: an engine takes a command when it may run."""
     first = copies("first", [{"n_granules": N, "operand": 0, "kept_at": 2 * N, "post_signal": 0}], launch=0)
@@ -139,59 +123,6 @@ def test_a_gemm_keeps_its_compute_units() -> None:
         wired.run()
         times[beside] = int(wired.core.operations[0].end_at)
     assert times[True] == times[False]
-
-
-def test_a_gemm_and_a_copy_share_the_memory() -> None:
-    """Each alone is quicker than beside the other where the memory is what both wait for."""
-    spec = with_engines(rate="64 GB/s", lines=512, more=", memory: {n_channels: 1}")
-    one = at_once(gemm_of(spec, trace_of(512, 256)))
-    big = copies("copy", [{"n_granules": 4 * N, "operand": 0, "kept_at": 8 * N}], launch=0, stream=1)
-    wired = mirrored(spec, replace(one, operations=(*one.operations, big)))
-    wired.run()
-    both = wired.core.operations["end_at"].tolist()
-    alone = []
-    for operation in (*one.operations, big):
-        wired = mirrored(spec, replace(one, operations=(operation,)))
-        wired.run()
-        alone.append(int(wired.core.operations[0].end_at))
-    assert both[0] > 1.1 * alone[0]
-    assert both[1] > 1.05 * alone[1]
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_scatter_by_engines_is_right_in_both_modes(n: int) -> None:
-    """Static checks, the data, all claims of a run, and mirrored == explicit command by command."""
-    spec = with_engines(more=f", {SWITCH}")
-    op = Operator(spec, n, trace_of(128 * n, 128, 128, n_chunks=n))
-    programs = [engine_scatter(op, rank) for rank in range(n)]
-    assert problems_of(programs) == []
-    one = mirrored(spec, programs[0])
-    audit = Audit(has_checks=True, has_data=True)
-    followed = audit.follow(one.devices)
-    ticks = one.run(*followed.reports([lambda _share: None]))
-    followed.finish()
-    ring = explicit(spec, *programs)
-    assert ring.run() == [ticks] * n
-    for core in ring.cores:
-        assert (core.operations["end_at"] == one.core.operations["end_at"]).all()
-        assert (core.gpu.channels["n_commands"] == one.core.gpu.channels["n_commands"]).all()
-
-
-def test_an_engine_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="runs on copy engine 2, and the machine has 2 of them"):
-        ends(with_engines(), copy(engine=2))
-    with pytest.raises(UsageError, match="the machine has no copy engine"):
-        ends(machine(), copy())
-
-
-def test_waits_of_an_engine_add_up() -> None:
-    one = Program(0, 2, (copy(1),), granule=64, line=2)
-    wired = mirrored(with_engines(), one)
-    end = wired.run()
-    accounts = time_accounts(wired.core, end)[COPY_ENGINE]
-    assert accounts.sum(axis=1).tolist() == [end, end]
-    assert accounts[0, 0] > 0.9 * end  # it works
-    assert accounts[1, 0] == 0  # the other one does not
 
 
 def test_waiting_for_a_signal_that_never_comes_names_the_engine() -> None:

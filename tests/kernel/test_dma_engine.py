@@ -195,19 +195,6 @@ def test_reads_are_issued_at_the_stated_rate(bytes_per_cycle: int) -> None:
     assert max(counts) <= per_slot + 1
 
 
-def test_an_engine_that_was_idle_saves_no_rate() -> None:
-    """Does a long idle time give no burst afterwards?"""
-    bench = Bench()
-    for _ in range(100):
-        bench.issue()
-    tile, *others = bench.sent_tiles
-    bench.gpu.dma.granule_cursor = 60  # four granules are left of the first tile, half of what a slot allows
-    bench.trigger([tile])
-    assert [bench.issue() for _ in range(3)] == [4, 0, 0]
-    bench.trigger(others)
-    assert bench.issue() == 8
-
-
 def test_a_full_controller_holds_the_engine_back() -> None:
     """Does the engine wait while the queue of its next granule is full, and miss none when it goes on?"""
     bench = Bench("bytes_per_cycle: 512")

@@ -5,16 +5,13 @@ One compute unit or two, operands in the L2, as in ``test_compute_unit``: times 
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from t3sim.config.experiment import TilingSpec
-from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
-from tests.harness.sms import measured_rows
-from tests.kernel.small import TILING, at_once, core_of, fused_of, gemm_of, mirrored, trace_of
+from tests.kernel.small import TILING, at_once, core_of, gemm_of, trace_of
 from tests.kernel.test_compute_unit import (
     CYCLE,
     HIT_CYCLES,
@@ -54,25 +51,6 @@ def test_loads_of_the_next_tile_hide_behind_this_one(n_slices: int, depth: int) 
     assert ahead == pytest.approx(LOAD + N_TILES * (matrix + STORE), abs=N_TILES * 4 * SLOT)
 
 
-def tile_of_each_unit(core: GpuCore) -> list[int]:
-    """Return how many tiles each of the units has had."""
-    units = core.tables.workgroups["cu"].tolist()
-    return [units.count(cu) for cu in range(core.machine.gpu.n_compute_units)]
-
-
-@pytest.mark.parametrize("own_tiles", [1, 2, "all"])
-@pytest.mark.parametrize("n_tiles", [1, 7, 12, 13])
-def test_each_tile_is_computed_once_whoever_takes_it_ahead(own_tiles: int | str, n_tiles: int) -> None:
-    """Does every tile end, and is no unit more than a tile behind another, with more buffers than slices?"""
-    core = gpu_with(n_compute_units=3)
-    run(core, trace_of(64 * n_tiles, 64, 64, tiling=kernel(own_tiles=own_tiles, loads_ahead=True, prefetch_depth=3)))
-    found = tile_of_each_unit(core)
-    assert (core.tables.workgroups["end_at"] > 0).all()
-    assert sum(found) == n_tiles
-    assert max(found) - min(found) <= 1
-    assert core.gpu.l2.n_accesses == n_tiles * TILE_LINES
-
-
 def test_a_tile_taken_ahead_waits_for_its_signal() -> None:
     """Are no operands loaded of a tile whose signal is missing, and the tile before it stored all the same?"""
     core = gpu_with("matrix_flops_per_cycle: 128")
@@ -102,21 +80,6 @@ def test_a_persistent_workgroup_is_launched_once(tiling: TilingSpec, n_launches:
     assert times[2] - times[1] == pytest.approx(n_launches * 3000 * 7, abs=n_launches * SLOT)
 
 
-def test_a_tracked_persistent_workgroup_is_launched_once_too() -> None:
-    """Its tiles are taken in order, whoever is done, and each compute unit pays for the first it takes."""
-    times = []
-    for launch in ("0 ns", "2 us"):
-        unit = f"compute_unit: {{workgroup_launch: {launch}, lds: 32 KiB, matrix_flops_per_cycle: 128}}"
-        tracker = "tracker: {n_sets: 1, entries_per_set: 4}"
-        core = core_of(f"gpu: {{n_compute_units: 1, l2: {{{LARGE_L2}}}, {unit}, {tracker}}}")
-        program = at_once(fused_of(core.machine, trace_of(64 * N_TILES, 64, 64, n_chunks=2, tiling=kernel())))
-        wired = mirrored(core.machine, program)
-        wired.run()
-        assert wired.core.tables.operations[0].n_resident == 0
-        times.append(int(wired.core.operations[0].end_at))
-    assert times[1] - times[0] == pytest.approx(2000 * 7, abs=6 * SLOT)
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(2, 1), (1, 2), (3, 1), (2, 3)])
 def test_a_cluster_loads_what_both_need_once(rows: int, columns: int) -> None:
     """Pairs that follow each other in the order share rows of A or columns of B; one left over shares nothing."""
@@ -141,15 +104,3 @@ def test_a_last_slice_may_take_the_matrix_pipe_as_long_as_a_full_one(is_whole: b
     run_warm(core, trace_of(64, 64, 72, tiling=kernel(whole_slices=is_whole)))
     entry = core.tables.workgroups[0]
     assert matrix_ticks(core, k) <= entry.main_loop_end_at - entry.multiply_at <= matrix_ticks(core, k) + 2 * SLOT
-
-
-def test_measured_gemms_take_as_long_for_each_k_of_a_slice() -> None:
-    """The record behind ``whole_slices``: steps of 64, each within 5 % and 8 to 15 % above the one before."""
-    steps: dict[int, list[float]] = {}
-    for row in measured_rows("h200-k-slices.csv"):
-        if (row["m"], row["n"]) == ("8192", "4096"):
-            steps.setdefault(-(-int(row["k"]) // 64), []).append(float(row["median_us"]))
-    times = [steps[n] for n in sorted(steps)]
-    assert sorted(steps) == list(range(4, 11))
-    assert all(max(one) < 1.05 * min(one) for one in times)
-    assert all(1.06 < min(after) / min(before) < 1.15 for before, after in pairwise(times))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from t3sim.gpu.core import ARRIVALS, GpuCore
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units.codes import CREDIT, INCOMING_WRITE, SIGNAL
 from t3sim.gpu.units.link.ingress_port import return_credits, serve_arrivals, take_credits
 from t3sim.gpu.units.state import MESSAGE
@@ -89,20 +89,3 @@ def test_what_leaves_the_inbox_gives_back_its_room() -> None:
         (CREDIT, 1, 2, 777),
         (CREDIT, 2, 1, 777),
     ]
-
-
-def test_arrivals_grow_and_keep_their_order() -> None:
-    """Is nothing lost when more waits than there was room for, at two GPUs, wrapped around, with credits?"""
-    core = behind_switch()
-    core.peers["data_head"] = core.peers["data_tail"] = ARRIVALS - 3
-    for distance in (1, 2):
-        arrive(core, distance, [0] * 2000, granule=range(2000))
-        arrive(core, distance, [9] * 5, kind=CREDIT, granule=1)
-        arrive(core, distance, [0] * 4000, granule=range(2000, 6000))
-    serve(core)
-    for distance in (1, 2):
-        messages = core.inbox[: int(core.gpu.inbox_tail)]
-        assert messages["granule"][messages["distance"] == distance].tolist() == list(range(6000))
-    core.gpu.now = 9
-    take_credits(core.gpu, core.peers, core.arrivals)
-    assert core.peers["credits"].tolist() == [8, 13, 13, 8]

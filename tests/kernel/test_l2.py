@@ -385,26 +385,6 @@ def test_flush_writes_every_dirty_granule_exactly_once(seed: int) -> None:
     assert l2_slice.load_line(bench.gpu, resident, 2, 0, 10**6, 0, COMPUTE) > 0
 
 
-@pytest.mark.parametrize(("n_partitions", "n_units", "hits"), [(1, 4, True), (2, 4, False)])
-def test_what_all_units_read_takes_room_in_each_partition(n_partitions: int, n_units: int, hits: bool) -> None:
-    """Do three quarters of the L2 fit, unless units of two partitions read all of it?"""
-    changes = f"gpu: {{l2: {{capacity: 4 KiB, n_partitions: {n_partitions}}}}}"
-    bench = Bench(changes=changes)
-    lines = [line for lines in zip(*(lines_of_set(bench, index) for index in range(8)), strict=False) for line in lines]
-    for at in (10_000, 20_000, 30_000):
-        misses = bench.twin.counts["misses"]
-        for line in lines[:24]:
-            for unit in range(n_units):
-                bench.load(line, unit * N_SLOTS * N_BUFFERS, at)
-            bench.answer_all(at)
-    assert (bench.twin.counts["misses"] == misses) == hits
-    bench.check_counts()
-
-
-def lines_of_set(bench: Bench, index: int) -> list[int]:
-    return [line for line in range(N_LINES) if bench.twin.set_index[line] == index]
-
-
 def test_a_line_of_the_other_partition_comes_later_once() -> None:
     """Does the first load that crosses take two crossings more, and the next one find the copy?"""
     bench = Bench(changes="gpu: {l2: {capacity: 64 KiB, n_partitions: 2, crossing_latency: 50 cycles}}")
@@ -481,23 +461,6 @@ def test_a_partial_last_line_asks_for_what_it_has() -> None:
     l2_slice.fill_granule(core.gpu, tag, 777)
     assert core.gpu.compute_units[0].slots[0].ready_at[0] == 777 + core.gpu.l2.return_ticks
     assert core.gpu.compute_units[0].returning["lines"].sum() == 1
-
-
-def test_lines_spread_evenly_over_banks_and_sets() -> None:
-    """Does a dense array use every bank and every set equally, each bank in front of its line's channel?"""
-    core = core_of()
-    gpu, l2 = core.gpu, core.gpu.l2
-    n_lines = 4 * int(l2.n_banks * l2.sets_per_bank)
-    used = Counter[int]()
-    for line in range(n_lines):
-        channel_id = int(channel_of(gpu, line * int(l2.granules_per_line)))
-        bank = int(l2_slice.bank_of(gpu, line, channel_id))
-        assert bank // l2.banks_per_channel == channel_id
-        index = int(l2_slice.set_of(l2, line, bank))
-        assert index // l2.sets_per_bank == bank
-        used[index] += 1
-    assert len(used) == l2.n_banks * l2.sets_per_bank
-    assert max(used.values()) <= 2 * 4
 
 
 @pytest.mark.parametrize("set_bits", [0, 1, 7, 11, 21, 25])  # 2 GiB of one way in one bank have 25

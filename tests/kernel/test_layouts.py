@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,26 +93,6 @@ def test_the_cache_knows_which_layouts_it_has() -> None:
     """After the first GPU of a machine its layout is compiled, and a layout that nobody used is not."""
     assert is_compiled(core_of().layout)
     assert not is_compiled(Layout(n_slots=16))
-
-
-ASK = """
-from t3sim.gpu.compiled import is_compiled
-from t3sim.gpu.units.state import Layout
-print(is_compiled(Layout()))
-"""
-
-
-@compiled_only
-@pytest.mark.skipif(_jit.CACHE_DIRECTORY is None, reason="there is no kernel cache")
-@pytest.mark.parametrize("is_empty", [False, True])
-def test_another_process_finds_a_layout_in_the_cache_without_loading_it(is_empty: bool, tmp_path: Path) -> None:
-    compiled_advance(Layout())
-    extra = {"T3SIM_CACHE_DIR": str(tmp_path)} if is_empty else {}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env={**os.environ, **extra}, cwd=REPOSITORY, capture_output=True, text=True,
-        check=True, timeout=100,
-    )  # fmt: skip
-    assert done.stdout.split() == [str(not is_empty)]
 
 
 ASK_FOR_FORMS = """

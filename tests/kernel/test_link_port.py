@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units.codes import FROM_STORES, INCOMING_UPDATE, INCOMING_WRITE
-from t3sim.gpu.units.link.link_port import buffer_store, dma_queued, has_buffer_room, is_empty, queue_dma_data, transmit
+from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, is_empty, queue_dma_data, transmit
 from t3sim.gpu.units.state import MESSAGE
 from tests.kernel.small import FOREVER, core_of, messages_of
 
@@ -142,15 +142,6 @@ def test_buffer_takes_what_the_data_sheet_says() -> None:
     assert not has_buffer_room(port.port, 5)
 
 
-def test_dma_data_need_no_room_in_the_store_buffer() -> None:
-    """Is the store buffer empty and the DMA queue counted while only DMA data wait?"""
-    port = Port()
-    port.queue_dma([0] * 500)
-    assert has_buffer_room(port.port, 32)
-    assert dma_queued(port.port) == 500
-    assert not is_empty(port.port)
-
-
 def test_queues_are_rings() -> None:
     """Do granules keep their order when both queues have wrapped around many times?"""
     port = Port("link: {egress_buffer: 512 B}", n_dma=8, n_outbox=4096)
@@ -198,8 +189,3 @@ def test_small_stores_take_the_time_of_their_headers(store_bytes: int) -> None:
     cost = full * Fraction(store_bytes + 16, store_bytes) / Fraction(128 + 16, 128)
     due = [-(-(i * cost).numerator // (i * cost).denominator) for i in range(1, 31)]
     assert [at for at, _, _ in port.sent()] == due
-
-
-def test_full_packets_take_what_a_link_without_headers_does() -> None:
-    """Is the bandwidth the rate of data in full packets, whatever the header?"""
-    assert granule_time(core_of(PACKETS)) == granule_time(core_of())

@@ -13,7 +13,6 @@ from t3sim.gpu.units.codes import COMM, INCOMING_UPDATE, INCOMING_WRITE
 from t3sim.gpu.units.dram.address_map import channel_of, granule_address, place_of
 from t3sim.gpu.units.signals import GRANULE_BITS
 from t3sim.gpu.units.state import MESSAGE
-from t3sim.program.operations import Gemm
 from tests.kernel.small import FOREVER, messages_of, take_in, take_requests, trace_of, with_gemm
 
 SLOT = 40
@@ -22,14 +21,6 @@ SLOT = 40
 def receiver() -> GpuCore:
     """A GPU with a GEMM of 6 workgroups loaded: its output has addresses."""
     return with_gemm(trace_of(64 * 3, 64 + 20))
-
-
-def output_of(core: GpuCore) -> tuple[int, int]:
-    """Return the first granule of the output, and from one of its rows to the next."""
-    assert core.program is not None
-    (gemm,) = core.program.operations
-    assert isinstance(gemm, Gemm)
-    return int(gemm.stores.first.min()), int(gemm.stores.pitch[0])
 
 
 def receive(core: GpuCore, slot_end: int) -> None:
@@ -56,17 +47,6 @@ def test_requests_are_the_messages_in_order_of_arrival() -> None:
     ]
     assert taken == sorted(expected, key=lambda request: request[0])
     assert gpu.n_inbound == 20
-
-
-def test_a_message_waits_until_it_has_arrived() -> None:
-    """Does a message stay in the inbox until the slot in which it arrives?"""
-    core = receiver()
-    core.receive(plain([39, 40, 79, 80], [0, 1, 2, 3]))
-    counts = []
-    for slot_end in (40, 80, 120):
-        receive(core, slot_end)
-        counts.append(int(core.gpu.n_inbound))
-    assert counts == [1, 3, 4]
 
 
 def test_a_message_that_waited_is_no_request_of_the_past() -> None:
@@ -116,22 +96,6 @@ def test_messages_about_tiles_find_their_address() -> None:
             place = int(place_of(gpu, address, INCOMING_UPDATE))
             expected.append((tile << GRANULE_BITS | granule, int(channel_of(gpu, address)), place))
     assert sorted(seen) == expected
-
-
-def check_rows(core: GpuCore) -> None:
-    """The second row of every tile begins one row of the output after the first."""
-    tiles = core.tables.tiles
-    for tile in range(len(tiles)):
-        row = int(tiles[tile].n_granules) // 32
-        begin = int(granule_address(tiles, tile, 0))
-        assert int(granule_address(tiles, tile, row)) == begin + output_of(core)[1]
-
-
-def test_rows_of_a_tile_are_rows_of_the_output() -> None:
-    """Does the next row of a tile lie one row of the output further, in full and in clipped tiles?"""
-    core = receiver()
-    check_rows(core)
-    assert output_of(core)[1] == 4  # 168 B, padded to two lines
 
 
 def test_inbox_grows_and_keeps_its_order() -> None:

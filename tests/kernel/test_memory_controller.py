@@ -9,7 +9,7 @@ import pytest
 
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.tables import records
-from t3sim.gpu.units.codes import COMM, COMPUTE, DMA_READ, INCOMING_WRITE, OPERAND_READ, RD, WR
+from t3sim.gpu.units.codes import COMM, COMPUTE, DMA_READ, INCOMING_WRITE, RD, WR
 from t3sim.gpu.units.dram.address_map import place_of
 from t3sim.gpu.units.dram.memory_controller import advance_channel, enqueue_request, has_room, has_store_of_others
 from t3sim.gpu.units.state import COMMAND_LOG, TILE_TABLE
@@ -50,15 +50,6 @@ def test_a_dma_read_waits_for_an_older_store_to_its_address() -> None:
     assert int(gpu.channels[0].hazard_stalls) == 1
 
 
-def test_a_read_of_another_address_does_not_wait() -> None:
-    core = core_of()
-    gpu = core.gpu
-    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 0)
-    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 1, DMA_READ), 0, 0)
-    advance(core, 120)
-    assert int(gpu.channels[0].hazard_stalls) == 0
-
-
 @pytest.mark.parametrize(("stream", "granule", "at", "is_found"), [
     (COMPUTE, 0, 601, True), (COMPUTE, 0, 600, False), (COMPUTE, 1, 601, False), (COMM, 0, 601, False),
 ])  # fmt: skip
@@ -69,11 +60,3 @@ def test_an_older_store_is_found_in_front_of_the_queue_in_the_stream_of_another_
     gpu = core_of().gpu
     enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 600)
     assert bool(has_store_of_others(gpu.channels[0], stream, place_of(gpu, granule, DMA_READ), at)) == is_found
-
-
-def test_requests_of_the_future_wait_for_their_cycle() -> None:
-    core = core_of()
-    gpu = core.gpu
-    enqueue_request(gpu.channels[0], COMPUTE, place_of(gpu, 0, OPERAND_READ), 0, 40)
-    timing = core.machine.memory.timing
-    assert advance(core, 120) == [(40 + timing.nRCDRD, RD)]

@@ -9,7 +9,6 @@ import pytest
 from t3lab.validation.simulation import with_value
 from t3sim.collective.choice import ring_schedule
 from t3sim.config.machine import MachineSpec
-from t3sim.errors import ConfigError
 from t3sim.gpu.units import codes
 from t3sim.program.operations import STEP, STORE, Buffer, Gemm, Moves, Program, table
 from t3sim.program.verify import problems_of
@@ -157,27 +156,12 @@ def test_a_kernel_whose_code_is_the_limit_takes_no_turns() -> None:
     assert run(spec, given).core.operations[0].n_wavefronts == 0
 
 
-def test_line_by_line_the_latency_is_hidden() -> None:
-    """Without wavefronts a copy takes what its path takes: loads that wait are behind stores that do not."""
-    found = cycles(tiny(None), kernel(1))
-    assert found == pytest.approx(2 * SIZE / PATH, rel=0.03)
-
-
 def test_a_wavefront_stores_when_the_last_of_its_lines_has_come() -> None:
     """More lines a wavefront: later stores; one with all lines of a turn: loads and stores one after the other."""
     times = [cycles(tiny(n), kernel(1)) for n in (1, 8, 64)]
     assert times == sorted(times)
     turn = 2 * LINES * LINE / PATH + latency_of(tiny(64))
     assert times[-1] == pytest.approx(N_TURNS * turn, rel=0.05)
-
-
-@pytest.mark.parametrize("wavefront_lines", [1, 3, 8, 63, 64])
-@pytest.mark.parametrize("n_granules", [1, 2, 127, 129, 1000])
-def test_every_granule_is_read_and_kept_whatever_the_wavefronts(wavefront_lines: int, n_granules: int) -> None:
-    """Last wavefronts that are not full, turns that they do not fill: nothing is left, nothing is done twice."""
-    wired = run(tiny(wavefront_lines), kernel(2, n_granules=n_granules))
-    served = wired.core.gpu.channels["n_served"].sum(axis=(0, 1))
-    assert (served[codes.COLLECTIVE_READ], served[codes.COLLECTIVE_WRITE]) == (2 * n_granules, n_granules)
 
 
 def test_a_step_without_operands_fills_memory_at_the_rate_of_stores() -> None:
@@ -208,11 +192,6 @@ def test_a_tile_stored_past_the_l2_does_not_wait_for_a_memory_that_holds_writes_
     assert (ends[1] - ends[0] > core.ticks.from_ps(10_000_000)) == (age == "20 us")
 
 
-def test_wavefronts_with_more_lines_than_may_be_in_flight_are_refused() -> None:
-    with pytest.raises(ConfigError, match="wavefront_lines: is 65, cannot be above `max_outstanding_lines`, 64"):
-        tiny(65)
-
-
 def test_a_simd_unit_loads_for_its_wavefronts_at_its_part_of_the_rate() -> None:
     """One wavefront of one unit in four takes four times as long to load as the path; as many as units, no longer."""
     unit = "n_simds: {}, l2_bytes_per_cycle: 8, l2_store_bytes_per_cycle: 1024"
@@ -234,15 +213,3 @@ def test_a_wide_load_takes_longer_once_for_each_turn_of_a_wavefront(wavefront_li
         for latency in (0, wide)
     )
     assert after - before == pytest.approx(N_TURNS * wide if wavefront_lines else 0, rel=0.02)
-
-
-def test_a_wavefront_that_waits_keeps_nobody_else_up() -> None:
-    """With a bank in refresh most of the time, the wavefronts that do not need it go on; line by line all wait."""
-    timing = "timing: {nREFI: 60000, nRFCpb: 3000, nRREFD: 4}"
-    slow = f"memory: {{preset: hbm2-2ch, n_channels: 4, clock: 2 GHz, {timing}}}, link: {{bandwidth: 100 GB/s}}"
-    wavefronts, line_by_line = (
-        cycles(machine(f"gpu: {{compute_unit: {{l2_bytes_per_cycle: 16}}{kernels}}}, {slow}"), kernel(1))
-        / cycles(machine(f"gpu: {{compute_unit: {{l2_bytes_per_cycle: 16}}{kernels}}}, {WIDE}"), kernel(1))
-        for kernels in (", collective_kernel: {wavefront_lines: 4}", "")
-    )
-    assert wavefronts < 0.9 * line_by_line

@@ -55,11 +55,6 @@ def test_a_copy_is_in_the_l2_until_so_much_has_been_brought_in(share: int, of_it
     assert read(wired) == N + (not is_found) * part
 
 
-def test_without_retention_everything_is_read_from_the_memory() -> None:
-    wired = run(None, A_TO_B, B_TO_C)
-    assert (read(wired), int(wired.core.gpu.l2.n_found)) == (2 * N, 0)
-
-
 def test_what_has_only_been_read_is_read_again() -> None:
     """Nothing but stores is noted: what is read once is not kept for those who come later."""
     assert read(run(1 << 16, {"kept_at": N}, {"kept_at": 2 * N})) == 2 * N

@@ -16,7 +16,6 @@ from t3sim.observe.waits import COMPUTE_UNIT
 from t3sim.program.operations import Moves
 from tests.harness.fabric import digest_of_commands
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
-from tests.harness.plain_python import in_plain_python
 from tests.kernel.test_command_processor import ONE_RESIDENT, PERSISTENT, Bench, Launch
 
 NARROW_PATH = "gpu: {compute_unit: {lds: 32 KiB, l2_bytes_per_cycle: 2}}"
@@ -145,9 +144,3 @@ def test_each_defect_of_sharing_changes_it() -> None:
     good = outcomes.pop(UNCHANGED)
     assert good == digest()
     assert [name for name, outcome in outcomes.items() if outcome == good] == []
-
-
-@pytest.mark.deep  # `t3sim selfcheck` compares both on a machine of every preset
-def test_plain_python_does_the_same() -> None:
-    """Does the interpreted kernel share units at the same ticks as the compiled one?"""
-    assert in_plain_python(digest) == digest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from typing import Any
 
@@ -153,18 +152,6 @@ def test_random_interleavings_trigger_each_tile_once(bench: Bench, n_resident: i
     assert (bench.tiles["n_open"] == 0).all()
 
 
-def test_the_twin_is_followed_at_every_step() -> None:
-    """Are the entries in use those of the twin after every single store?"""
-    bench = Bench(2, 2, list(range(4)), [1, 2, 3, 1, 2, 2, 1, 3])
-    rng = random.Random(1)
-    stores = [tile for wg in range(4) for tile in 2 * shuffled_granules(bench, wg, rng)]
-    rng.shuffle(stores)
-    for at, tile in enumerate(stores):
-        bench.count(tile, at)
-        bench.check()
-    assert len(bench.fired) == 8
-
-
 def test_triggers_at_the_latest_update_seen() -> None:
     """Is the time of the trigger the latest cycle seen, although channels run one after another in a slot?"""
     bench = Bench(1, 1, [0], [2, 1])
@@ -259,17 +246,6 @@ def test_a_set_too_small_for_one_workgroup_is_refused() -> None:
     """Is a tracker whose sets cannot hold one workgroup refused with both numbers?"""
     with pytest.raises(UsageError, match=r"entries_per_set is 1, but a workgroup .* 2 wavefront tiles"):
         fused(4, "gpu: {tracker: {n_sets: 4, entries_per_set: 1}}")
-
-
-def test_a_full_set_takes_no_tile_more() -> None:
-    """Does a tile without a free entry leave the tracker as it is?"""
-    bench = Bench(1, 1, [0, 1], [1, 1, 1, 1])
-    for tile in (0, 1):
-        bench.count(tile, 3)
-    before = bench.tracker.entry_tile.copy()
-    assert not count_store(bench.tracker, bench.tiles, 2, 4)
-    assert bench.tracker.entry_tile.tolist() == before.tolist()
-    assert (bench.tracker.n_counted, bench.tracker.n_entries) == (2, 2)
 
 
 def run_in_another_order() -> str:

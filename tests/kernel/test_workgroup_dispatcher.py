@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.units import codes
 from t3sim.gpu.units.compute.workgroup_dispatcher import is_kept_from
 from t3sim.program.operations import Gemm
 from t3sim.program.operator import Operator
@@ -21,7 +19,6 @@ from tests.kernel.small import (
     core_of,
     dispatch,
     free_slot,
-    fused_of,
     gemm_of,
     machine,
     mirrored,
@@ -57,30 +54,6 @@ def test_empty_compute_units_are_served_first() -> None:
     assert core.gpu.n_slots == 2
     dispatch(core)
     assert resident(core) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-def test_a_freed_slot_takes_the_next_workgroup() -> None:
-    """Is the order that of the kernel, whichever slot becomes free?"""
-    core = loaded()
-    dispatch(core)
-    free_slot(core, 2, 1)
-    dispatch(core)
-    free_slot(core, 0, 0)
-    free_slot(core, 3, 1)
-    dispatch(core)
-    assert resident(core) == [[9, 1, 2, 3], [4, 5, 8, 10]]
-
-
-def test_nothing_is_dispatched_without_a_free_slot() -> None:
-    """Does a second call in the same slot change nothing?"""
-    core = loaded()
-    dispatch(core)
-    before = core.state.tobytes(), core.tables.workgroups.tobytes()
-    dispatch(core, 40)
-    assert core.gpu.dispatcher_slots[codes.FOR_CU_SLOT] == 1
-    assert core.gpu.dispatcher_reason == codes.FOR_CU_SLOT
-    core.gpu.dispatcher_slots[codes.FOR_CU_SLOT], core.gpu.dispatcher_reason = 0, codes.WORKING
-    assert (core.state.tobytes(), core.tables.workgroups.tobytes()) == before
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -183,19 +156,6 @@ def test_a_tracked_workgroup_is_under_way_until_its_blocks_wait_for_the_dma_engi
     assert n_dispatched(core) == 9
 
 
-@pytest.mark.parametrize("first", [0, 1, 7])
-@pytest.mark.parametrize("places", [1, 2, 3])
-def test_the_window_is_the_shortest_way_back_to_a_predecessor(places: int, first: int) -> None:
-    """Is it as long as the tracker has places, whichever workgroup comes first?"""
-    core = core_of(f"gpu: {{tracker: {{n_sets: 4, entries_per_set: {2 * places}}}}}")
-    n = 12 * places + 2  # not a multiple of the sets: the order of workgroups wraps inside one
-    program = at_once(fused_of(core.machine, trace_of(64 * n, 64, n_chunks=3)))
-    (gemm,) = program.operations
-    assert isinstance(gemm, Gemm)
-    core.load(replace(program, operations=(replace(gemm, order=np.roll(np.arange(n), -first)),)))
-    assert core.tables.operations[0].dispatch_window == 4 * places
-
-
 def test_a_block_of_more_workgroups_than_places_is_refused() -> None:
     """It could never be complete: its last workgroup waits for its first."""
     changes = "gpu: {tracker: {n_sets: 2, entries_per_set: 2}, dma: {wavefront_tiles_per_block: 6}}"
@@ -247,15 +207,6 @@ def test_tiles_of_a_workgroup_that_finds_no_unit_wait_until_another_has_given_up
     assert sorted(taken) == [tile for tile in range(3, 12) if tile not in left]
     assert next_on(core, *[n_others % 3] * len(left)) == left
     assert n_dispatched(core) == 12
-
-
-def test_a_unit_that_becomes_free_takes_the_workgroup_that_has_waited() -> None:
-    core = persistent(2, taken=(3,))
-    dispatch(core)
-    core.gpu.compute_units[3].is_taken = 0
-    dispatch(core)
-    assert resident(core)[0] == [0, 1, 2, 3]
-    assert next_on(core, 3, 3, 0) == [7, 8, 4]
 
 
 @pytest.mark.parametrize(("n_workgroups", "is_kept"), [(20, True), (4, False)])

@@ -7,8 +7,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from t3sim.gpu.core import GpuCore
-from t3sim.gpu.units.link.link_port import may_leave
 from t3sim.system.ring import RingMachine
 from tests.harness.fabric import SWITCH, cluster, granule_ticks, link_waits, receiving, sending, served
 
@@ -96,13 +94,3 @@ def test_no_sender_has_more_under_way_than_the_buffer_holds() -> None:
 
 
 # --- canaries ----------------------------------------------------------------------------------------
-
-
-def test_first_in_line_without_room_does_not_leave() -> None:
-    """Does a message wait exactly while no credit is left for where it goes?"""
-    core: GpuCore = incast(2).cores[1]
-    core.store_queue["distance"][0], core.store_queue["kind"][0] = 2, 10
-    core.peers["credits"] = [5, 5, 0]
-    assert not may_leave(core.gpu, core.peers, core.store_queue[0])
-    core.peers["credits"][2] = 1
-    assert may_leave(core.gpu, core.peers, core.store_queue[0])

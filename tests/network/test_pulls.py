@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,11 @@ from tests.harness.fabric import (
     SLOT,
     SWITCH,
     cluster,
-    digest_of_commands,
     granule_ticks,
-    link_waits,
     one_for_all,
     sending,
 )
-from tests.harness.plain_python import in_plain_python
-from tests.kernel.small import explicit, fused_of, machine, trace_of
+from tests.kernel.small import explicit, machine
 
 EACH = 768  # granules
 
@@ -135,32 +131,10 @@ def test_a_signal_that_nobody_posts_is_named_with_its_gpu(*, posts: bool) -> Non
     assert "gpu[0]" in caught.value.details.splitlines()[1]
 
 
-def few() -> str:
-    """Return the end and a digest of all DRAM commands of some loads from two GPUs."""
-    machine = one_for_all(pulling([1, 2], 16, wait_signal=0, wait_at_least=0, wait_where=AT_OPERANDS), 3)
-    digest = digest_of_commands(machine.core)
-    return f"{machine.run()} {digest.hexdigest()}"
-
-
-@pytest.mark.deep  # `t3sim selfcheck` compares both on a machine of every preset
-def test_plain_python_does_the_same() -> None:
-    """Does the interpreted kernel ask, load and answer at the same ticks as the compiled one?"""
-    assert in_plain_python(few) == few()
-
-
 def refused(kernel: Moves, n: int, changes: str) -> str:
     with pytest.raises(UsageError) as caught:
         one_for_all(kernel, n, changes).run()
     return str(caught.value)
-
-
-def test_a_dma_engine_beside_loads_is_refused() -> None:
-    """What a tracker triggers and what others load would leave by one queue: are both in one program refused?"""
-    spec = machine(SWITCH)
-    fused = fused_of(spec, trace_of(192, 128, n_chunks=3))
-    both = replace(fused, operations=(*fused.operations, pulling([1])))
-    with pytest.raises(UsageError, match="what a DMA engine sends and what others load"):
-        explicit(spec, both, both, both)
 
 
 def test_what_no_link_brings_back_is_refused() -> None:
@@ -170,10 +144,3 @@ def test_what_no_link_brings_back_is_refused() -> None:
     two: Any = one_for_all(pulling([1]), 2, ring)
     two.run()
     assert int(two.core.gpu.n_fetched) == EACH
-
-
-def test_a_full_link_holds_loads_back() -> None:
-    """Does a reader whose stores fill the link wait for it?"""
-    steps = np.concatenate([sending([(1, 4 * EACH)], 0).steps, pulling([1]).steps])
-    ring = finished(Moves(name="both", steps=steps, launch=0), pulling([]))
-    assert link_waits(ring.cores[0]) > 0

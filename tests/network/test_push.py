@@ -11,11 +11,10 @@ import numpy as np
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
 from t3sim.program.operations import STORE, Gemm, Program, Signals
-from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
-from tests.harness.fabric import SWITCH, digest_of_commands, link_waits, served
-from tests.kernel.small import at_once, explicit, gemm_of, machine, mirrored, trace_of
+from tests.harness.fabric import SWITCH, link_waits, served
+from tests.kernel.small import at_once, explicit, gemm_of, machine, trace_of
 
 N = 4
 BASE, SLOT, PITCH = 1 << 16, 1 << 12, 8  # granules: of the slots, from one to the next, from row to row
@@ -48,10 +47,6 @@ def every_gpu(owners: Sequence[Sequence[int]]) -> RingMachine:
     return explicit(machine(SWITCH), *[push(order, rank) for rank, order in enumerate(owners)])
 
 
-def one_gpu() -> MirroredMachine:
-    return mirrored(machine(SWITCH), push(IN_TURN))
-
-
 def slot_addresses(slot: int) -> list[int]:
     """Return the addresses of a chunk of 64 rows of 148 columns in a slot: 2 granules a tile, of the last one 1."""
     return [BASE + slot * SLOT + row * PITCH + granule for row in range(64) for granule in (0, 1, 2, 3, 4)]
@@ -75,17 +70,6 @@ def test_every_tile_lands_in_its_slot_and_posts() -> None:
         enqueued = core.gpu.channels["n_enqueued"].sum(axis=(0, 1))
         assert enqueued[codes.LOCAL_STORE] == len(slot_addresses(0))
         assert enqueued[codes.INCOMING_WRITE] == (N - 1) * len(slot_addresses(0))
-
-
-def test_one_gpu_stands_for_all() -> None:
-    """Is mirrored mode the explicit one, command by command, though every chunk goes to another GPU?"""
-    one = one_gpu()
-    due = digest_of_commands(one.core)
-    end = one.run()
-    ring = every_gpu([IN_TURN] * N)
-    seen = [digest_of_commands(core) for core in ring.cores]
-    assert ring.run() == [end] * N
-    assert [digest.hexdigest() for digest in seen] == [due.hexdigest()] * N
 
 
 def test_all_to_the_same_owner_first_is_incast() -> None:

@@ -9,9 +9,6 @@ import pytest
 
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import ModelError
-from t3sim.gpu import core as core_module
-from t3sim.gpu.tables import records
-from t3sim.gpu.units.state import MESSAGE
 from t3sim.system.machine import MirroredMachine
 from tests.harness.fabric import one_for_all, sending
 from tests.harness.rings import Observed, add_rows, observed
@@ -23,7 +20,6 @@ RUNS = {
     "switch": point("t3-mca", *SWITCH, tp=4),
     "loads": point("flux-pull", "strategy.fetching_units=1", *SWITCH, shape=(384, 128, 72), tp=3),
 }
-FEW = 8  # messages
 
 
 def simulated(run: RunSpec, change: Any = lambda machine: None) -> tuple[Observed, list[MirroredMachine]]:
@@ -56,26 +52,6 @@ def test_a_gpu_hears_itself_as_over_a_link(name: str) -> None:
     outside, machines = simulated(RUNS[name], tapped)
     assert not any(machine.core.hears_itself for machine in machines)
     assert facts(inside) == facts(outside)
-
-
-@pytest.mark.parametrize("change", [lambda machine: None, tapped], ids=["inside", "outside"])
-@pytest.mark.parametrize("name", RUNS)
-def test_room_for_messages_grows_with_need(name: str, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is it the same if arrays begin with room for a few messages, in the loop and outside of it?"""
-
-    def narrow(machine: MirroredMachine) -> None:
-        machine.core.inbox = records(MESSAGE, FEW)
-        change(machine)
-
-    due = facts(simulated(RUNS[name])[0])
-    monkeypatch.setattr(core_module, "ARRIVALS", FEW)
-    found, machines = simulated(RUNS[name], narrow)
-    assert facts(found) == due
-    behind_switch = [machine.core for machine in machines if machine.core.gpu.ingress_port.is_there]
-    grown = [len(machine.core.inbox) for machine in machines]
-    if behind_switch:
-        grown = [int(core.gpu.ingress_port.ring_size) for core in behind_switch]
-    assert max(grown) > FEW
 
 
 @pytest.mark.parametrize("change", [lambda machine: None, tapped], ids=["inside", "outside"])

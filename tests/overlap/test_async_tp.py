@@ -61,12 +61,6 @@ def test_what_orders_the_sum_is_needed(n: int) -> None:
         assert {problem.check for problem in problems_of(changed(good, of_operation, change))} == {"waits"}, what
 
 
-def test_two_gemms_fill_the_compute_units_of_the_wave_before() -> None:
-    """A persistent GEMM of the other stream takes what the one before gives up: no unit waits for the last wave."""
-    spans = {span.name: span for span in simulate(of(rows=256)).phase("fused").spans}
-    assert spans["gemm 2"].start < spans["gemm 1"].end
-
-
 def test_a_host_that_issues_one_by_one_takes_longer() -> None:
     eager = ("strategy.host=eager", "machine.gpu.host={eager_call: 20 us, eager_issue: 3 us}")
     first, behind = (

@@ -63,17 +63,6 @@ def test_one_stream_alone_takes_what_its_isolated_part_takes(shape: tuple[int, i
     assert stream_alone(run, 1) == pytest.approx(collective, rel=NOISE)
 
 
-@pytest.mark.parametrize("shape", [(256, 256, 128), (200, 150, 72)])
-def test_it_is_the_slower_the_scarcer_memory_is(shape: tuple[int, int, int]) -> None:
-    """Over the estimate, which knows of the memory but not that it is shared."""
-    ratios = []
-    for n_channels in (4, 2, 1):
-        together, alone = together_and_alone(shape, f"machine.memory.n_channels={n_channels}")
-        ratios.append(together.total / alone.total)
-    assert ratios == sorted(ratios)
-    assert ratios[-1] > 1.25
-
-
 @pytest.mark.parametrize("n_units", [1, 3])
 @pytest.mark.parametrize("changes", [(), (CHANNELS,)])
 def test_each_class_has_the_requests_of_its_parts(changes: tuple[str, ...], n_units: int) -> None:

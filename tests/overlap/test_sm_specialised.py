@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from t3sim.config.experiment import GemmShape, KernelLibrarySpec, OperatorKind, RunSpec
-from t3sim.config.presets import load_kernels
+from t3sim.config.experiment import OperatorKind, RunSpec
 from t3sim.errors import ConfigError
 from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.operator import Operator
@@ -16,8 +15,6 @@ from t3sim.program.verify import problems_of
 from t3sim.registry import encoded
 from t3sim.strategies.sm_specialised import PARAMETERS, sm_specialised, sm_specialised_program
 from t3sim.system.simulate import simulate
-from t3sim.workload.tiling import make_tile_trace
-from tests.harness.machines import machine
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import operator
@@ -92,21 +89,6 @@ def test_each_ordering_is_needed(kind: OperatorKind, n: int) -> None:
         assert {one.check for one in problems_of(changed(list(good), of_operation, change))} == {"waits"}, what
 
 
-def test_the_kernel_is_chosen_for_the_units_that_are_left() -> None:
-    """Of those of a library whose tiles end with the rows of a rank."""
-    library, shape = load_kernels("cublas-hopper"), GemmShape(m=4096, n=1280, k=1024)
-    assert isinstance(library, KernelLibrarySpec)
-    op = Operator(machine("h200"), 8, make_tile_trace(shape, library.kernels["160x128"], 8), kernels=library)
-    for kind in KINDS:
-        found = {}
-        for units in (4, 24):
-            plan = sm_specialised(replace(op, kind=kind), {"chunks": 0, "communication_units": units})
-            gemm, _blocks = kernels(plan.parts()[0].programs[0])
-            found[units] = gemm.trace.tiling.workgroup_tile
-            assert 512 % found[units][0] == 0
-        assert found == {4: (128, 320), 24: (128, 128)}
-
-
 # --- what is simulated -------------------------------------------------------------------------------
 
 
@@ -126,19 +108,6 @@ def test_small_chunks_cost_blocks_nothing_and_copy_engines_their_startup(kind: O
     assert blocks[1] < 1.02 * blocks[0]
     assert engines[1] > 1.1 * engines[0]
     assert blocks[1] < engines[1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_long_gemm_takes_longer_by_the_units_that_it_lost(kind: OperatorKind) -> None:
-    def ticks(units: int) -> int:
-        given = (f"workload.operator={kind}", f"strategy.communication_units={units}")
-        changes = (*SWITCH, *given, "machine.gpu.compute_unit.matrix_efficiency=0.05")
-        fused = simulate(point("sm-specialised", *changes, shape=(1536, 128, 512), tp=2)).phase("fused")
-        assert fused is not None
-        [gemm] = [span for span in fused.spans if span.kind == "gemm"]
-        return gemm.end - gemm.start
-
-    assert ticks(2) / ticks(1) == pytest.approx(3 / 2, rel=0.05)  # of four
 
 
 # --- what is refused ---------------------------------------------------------------------------------

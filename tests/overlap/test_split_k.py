@@ -267,14 +267,3 @@ def test_closed_forms_know_that_panels_are_multiplied_at_once() -> None:
     assert works[1] / works[0] == pytest.approx(0.5, abs=0.03)
     outlines = [part_outline(gemm_part(Operator(h200, 1, traced(n))), h200) for n in (1, 2)]
     assert 0.5 < outlines[1] / outlines[0] < 0.8
-
-
-def test_the_sum_of_a_gemm_is_not_one_of_pytorch() -> None:
-    """The host's library adds up at the rate of its kernel, that of the GEMM's library has its own."""
-    run = point("async-tp", "machine=h200", "tiling=cublas-hopper", shape=(1024, 1024, 8192), tp=4)
-    fused = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
-    sums = {
-        one.name: one.bandwidth for one in fused.programs[0].operations if isinstance(one, Moves) and one.engine is None
-    }
-    assert sums["sum"] == run.machine.gpu.host.sum_bandwidth
-    assert sums["sum of own gemm"] is None

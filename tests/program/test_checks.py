@@ -216,26 +216,6 @@ def test_a_post_of_one_chain_among_two_orders_nothing() -> None:
     assert "`use` of the rank itself reads granule 0 of buffer `here`" in found[0].message
 
 
-def test_posts_of_one_chain_come_in_order() -> None:
-    memory = Memory()
-    have, here = memory.buffer("have", 16), memory.buffer("here", 24)
-    arrived = memory.signal("arrived")
-    pulls = [
-        {"source": 1, "operand": 8 * i, "kept_at": here.first + 8 * i, "post_signal": arrived[0], "n_granules": 8}
-        for i in range(2)
-    ]
-    pull = copies("pull", pulls)
-
-    def use_of(half: int) -> list[Program]:
-        copy = {"operand": here.first + 8 * half, "kept_at": here.first + 16, "n_granules": 8}
-        use = copies("use", [copy], stream=1, after=(Wait(arrived[0], 8),))
-        held = Content(have.first, 16, 0, of=0)
-        return [replace(one, inputs=(held,)) for one in of_all(pull, use, memory=memory)]
-
-    assert problems_of(use_of(0)) == []
-    assert {problem.check for problem in problems_of(use_of(1))} == {"races"}
-
-
 # --- rings ------------------------------------------------------------------------------------------------
 
 

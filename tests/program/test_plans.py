@@ -9,10 +9,10 @@ import pytest
 
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import UsageError
-from t3sim.program.operations import STORE, Gemm, Moves, Tiles, paired
+from t3sim.program.operations import STORE, Gemm, Moves, Tiles
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, collective_plan, gemm_part
-from t3sim.program.plan import Bound, Part, Plan, Tree, in_order, longest
+from t3sim.program.parts import collective_plan
+from t3sim.program.plan import Bound, Part, Tree
 from t3sim.program.verify import check_plan
 from t3sim.registry import encoded
 from t3sim.strategies import overlap_strategies
@@ -20,7 +20,6 @@ from t3sim.strategies.copy_engine_scatter import copy_engine_scatter
 from t3sim.strategies.flux import PARAMETERS, flux_push
 from t3sim.strategies.sequential import sequential
 from t3sim.strategies.t3 import t3
-from t3sim.system.user_code import problems_of_roles
 from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
@@ -137,27 +136,6 @@ def test_an_all_reduce_leaves_all_of_the_output_at_every_gpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("n", [1, 4])
-def test_each_part_has_a_role_of_its_own(name: str, n: int) -> None:
-    plan, params = PLANS[name]
-    assert list(problems_of_roles(plan(operator(n), params))) == []
-
-
-def test_which_parts_may_have_one_role() -> None:
-    """One that is simulated for its column, and in the tree already; no other, be it the same or side by side."""
-    op = operator(4)
-    gemm, few = gemm_part(op), gemm_part(op, 2)
-    gather = all_gather_part(op)
-    assert list(problems_of_roles(Plan(in_order(gemm, gather), also=(gemm,)))) == []
-    assert list(problems_of_roles(Plan(longest(gemm, replace(few, role="gemm beside")), also=(gemm,)))) == []
-    said = ["part `gemm, 2 compute units` has the role `gemm` of part `gemm`; each part needs a role of its own"]
-    assert list(problems_of_roles(Plan(in_order(gemm, gather, few)))) == said
-    assert list(problems_of_roles(Plan(longest(gemm, few)))) == said
-    assert list(problems_of_roles(Plan(gemm, also=(few,)))) == said
-    assert len(list(problems_of_roles(Plan(in_order(gemm, gemm))))) == 1
-
-
-@pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("preset", ["t3-tiny", "h200"])
 def test_they_compute_what_they_have_to(name: str, n: int, preset: str) -> None:
@@ -180,11 +158,6 @@ def test_owners_of_rows_share_tiles(strategy: Any, params: dict[str, int]) -> No
     check_plan(strategy(ragged(3).with_equal_rows(), params))
     with pytest.raises(UsageError, match="832 rows cannot be cut into 3 equal shares"):
         strategy(ragged(3), params)
-
-
-def test_a_machine_without_engines_is_refused() -> None:
-    with pytest.raises(UsageError, match="this machine has no copy engines"):
-        copy_engine_scatter(replace(operator(4), machine=machine("t3-tiny")), SCATTER)
 
 
 def test_which_parts_need_every_gpu() -> None:
@@ -225,10 +198,3 @@ def test_orders_of_flux_push() -> None:
         first_owner[word] = [(r + int(k.stores.distance[k.order[0]])) % 4 for r, k in enumerate(kernels)]
         assert all((k.stores.kind == STORE).all() for k in kernels)
     assert first_owner == {0: [1, 2, 3, 0], 1: [1, 1, 1, 1]}
-
-
-def test_workgroups_of_unlike_chunks_are_paired_in_order() -> None:
-    to, n_to = paired(range(3), range(10, 14))
-    assert (to.tolist(), n_to.tolist()) == ([10, 12, 13], [2, 1, 1])
-    to, n_to = paired(range(4), range(10, 13))
-    assert (to.tolist(), n_to.tolist()) == ([10, 11, 12, 12], [1, 1, 1, 0])

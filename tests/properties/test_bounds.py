@@ -196,18 +196,6 @@ def test_q4_random_arrivals_wait_as_in_m_d_1(rho: float) -> None:
     assert waits(poisson(rho, 1_000_000, seed=3)).mean() == pytest.approx(expected, rel=TOLERANCE[rho])
 
 
-@pytest.mark.parametrize("gap", [SERVICE, SERVICE + 1, 5 * SERVICE])
-def test_q4_regular_arrivals_never_wait(gap: int) -> None:
-    """D/D/1 below saturation, exactly."""
-    assert not waits(np.arange(10_000, dtype=np.int64) * gap).any()
-
-
-def test_q4_regular_arrivals_above_the_rate_wait_ever_longer() -> None:
-    """D/D/1 above it: granule i waits i (s - gap), exactly."""
-    index = np.arange(10_000, dtype=np.int64)
-    assert (waits(index * (SERVICE - 7)) == index * 7).all()
-
-
 def m_d_1_k_loss(rho: float, k: int) -> float:
     """Share of arrivals that find *k* in the system, by the chain embedded at departures."""
     arriving = [exp(-rho) * rho**j / factorial(j) for j in range(k)]

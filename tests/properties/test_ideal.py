@@ -21,7 +21,7 @@ from t3sim.strategies import in_order
 from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
-from tests.conftest import of_each, sample
+from tests.conftest import sample
 from tests.harness.sublayers import point
 
 CASES = range(sample(300, 4))
@@ -128,18 +128,6 @@ def breaches(times: Times, slack: float) -> list[str]:
 def test_no_design_is_faster_than_an_ideal(seed: int) -> None:
     times = times_of_case(seed)
     assert times is None or breaches(times, slack=0) == []
-
-
-def test_cases_are_what_they_claim() -> None:
-    """Are nearly all run, under every strategy; do all ring sizes come up, and does each part decide some bounds?"""
-    found = [times for times in of_each(times_of_case, CASES) if times is not None]
-    assert len(found) >= 0.9 * len(CASES)
-    assert all(set(bounds) == set(BOUNDS) for bounds, *_ in found)
-    assert all({"sequential ['nccl']", "t3 []", "t3-mca []"} <= set(designs) for _, designs, _ in found)
-    runs = [case(seed) for seed in range(100)]
-    assert {run.workload.tp for run in runs} == set(range(2, 9))
-    parts = [least_of(run)._asdict() for run in runs]
-    assert {max(least, key=lambda part: least[part]) for least in parts} == {"compute", "link", "memory", "operands"}
 
 
 # --- the parts in closed form: t3-tiny ----------------------------------------------------------------------

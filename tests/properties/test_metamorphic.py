@@ -10,7 +10,7 @@ than on a GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -20,13 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from t3sim.collective.schedule import CollectiveSchedule, ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import RunSpec
 from t3sim.gpu.units.codes import COMM, COMPUTE, INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
-from t3sim.gpu.units.dram.address_map import channel_of, place_of
 from t3sim.gpu.units.dram.memory_controller import request
-from t3sim.program.kernels import gemm, program
-from t3sim.program.operations import UPDATE
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Part
@@ -35,7 +31,7 @@ from t3sim.system.simulate import simulate
 from tests.conftest import DEEP, sample
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
 from tests.harness.sublayers import ObservedParts, collective_point, digest_of, fused_part, point
-from tests.kernel.small import core_of, machine, mirrored, ring_of
+from tests.kernel.small import core_of
 
 BREACHES = Path(__file__).with_name("breaches.txt")
 CASES: dict[str, dict[str, Any]] = {
@@ -387,64 +383,17 @@ def test_mr2_other_banks_and_groups_take_the_same_time() -> None:
     assert commands_in(RELABELLED) == with_banks(RELABELLED, commands_in(range(16)))
 
 
-ROW_BIT_0 = 10  # of a granule number on t3-tiny: interleave 2, channel 1, bank 4, interleaves in a row 3
-
-
-def moved(schedule: CollectiveSchedule, distance: int) -> CollectiveSchedule:
-    """The same collective on an array that starts *distance* granules later."""
-    steps = (
-        replace(s, operands=tuple(a + distance for a in s.operands), destination=s.destination + distance)
-        for s in schedule.steps
-    )
-    return replace(schedule, steps=tuple(steps))
-
-
-def collective_ticks(schedule: CollectiveSchedule) -> int:
-    spec = machine()
-    return mirrored(spec, ring_of(spec, 4, schedule)).run()
-
-
-@pytest.mark.parametrize("bit", [1, 2, 3])
-@pytest.mark.parametrize("make", [ring_reduce_scatter, ring_all_gather])
-def test_mr2_an_array_that_starts_in_another_row_takes_the_same_time(make: Any, bit: int) -> None:
-    """A higher row bit exchanges banks for all of the array; where an array starts must not matter otherwise."""
-    schedule = make(4, 100)
-    array = 2 * 4 * 100
-    distance = 1 << (ROW_BIT_0 + bit)
-    assert array <= distance
-    core = core_of()
-    first, second = (int(place_of(core.gpu, granule, 0)) >> 8 & 255 for granule in (0, distance))
-    assert first != second
-    assert channel_of(core.gpu, 0) == channel_of(core.gpu, distance)
-    assert collective_ticks(moved(schedule, distance)) == collective_ticks(schedule)
-
-
 # --- MR3: other words --------------------------------------------------------------------------------------
 
 # --- MR4: the isolated ring --------------------------------------------------------------------------------
 
-RATES = (1, 2, 4, 8)  # GB/s: the link is the narrowest part by far
 SLOT, HZ = 40, 7_000_000_000  # ticks
-SIZE = 256 * 1024
 
 
 def ring_ticks(rate: int, gpus: int, latency_ns: int = 500, *, op: str = "all-gather") -> int:
     overrides = (f"machine.link.bandwidth={rate} GB/s", f"machine.link.latency={latency_ns} ns")
     parts = ObservedParts(collective_point(op, "256 KiB", gpus, *overrides))
     return parts.of((all_gather_part if op == "all-gather" else near_memory)(parts.op)).ticks
-
-
-def check_serial_part(times: Mapping[int, int], gpus: int) -> None:
-    """Twice the rate saves half of (n - 1) c / L: two slots a step, in which a step notices that it may start."""
-    for slow, fast in pairwise(times):
-        serial = (gpus - 1) * (SIZE / gpus) * HZ / (slow * 1e9)
-        assert abs((times[slow] - times[fast]) - serial / 2) <= 2 * SLOT * (gpus - 1)
-
-
-@pytest.mark.parametrize("op", ["all-gather", "reduce-scatter"])
-@pytest.mark.parametrize("gpus", [2, 4, 8])
-def test_mr4_twice_the_link_rate_halves_the_serial_part(op: str, gpus: int) -> None:
-    check_serial_part({rate: ring_ticks(rate, gpus, op=op) for rate in RATES}, gpus)
 
 
 @pytest.mark.parametrize("gpus", [2, 4])
@@ -457,20 +406,6 @@ def test_mr4_each_step_pays_the_latency_once(gpus: int) -> None:
 # --- MR9: sweeps -------------------------------------------------------------------------------------------
 
 # --- MR10, MR11: bytes ----------------
-
-
-def test_mr12_one_gpu_is_a_gemm_of_local_updates() -> None:
-    """Exact: without a neighbour, T3 is the GEMM with every store an update of its own memory."""
-    parts = ObservedParts(point("t3", tp=1))
-    memory = parts.op.memory()
-    kernel = gemm(parts.op, memory, 0)
-    stores = kernel.stores.copy()
-    stores.kind[:], stores.updates[:] = UPDATE, 1
-    local = program(parts.op, 0, memory, replace(kernel, stores=stores))
-    fused = parts.fused()
-    plain = ObservedParts(parts.run).of(Part("fused", "fused", (local,), is_arbitrated=True))
-    assert (fused.ticks, fused.counters) == (plain.ticks, plain.counters)
-    assert fused.counters["link_bytes"] == fused.counters["comm_read_bytes"] == 0
 
 
 # --- MR13: two streams that do not meet ---------------------------------------------------------------------

@@ -17,8 +17,7 @@ from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units.codes import DMA_READ, INCOMING_UPDATE, LOCAL_UPDATE
 from t3sim.gpu.units.signals import GRANULE_BITS
-from t3sim.gpu.units.t3.tracker import count_store
-from t3sim.system.machine import MirroredMachine, leftovers
+from t3sim.system.machine import MirroredMachine
 from t3sim.workload.tiling import expected_chunk_bytes
 from tests.harness.sublayers import ObservedParts, point
 
@@ -125,19 +124,6 @@ def test_every_granule_is_updated_and_sent_as_its_position_says(name: str) -> No
     check_tracker(run)
 
 
-def test_a_tracker_of_one_workgroup_makes_others_wait() -> None:
-    """Is a full tracker waiting, and the account the same?  (What it costs in time is a matter of order, not a law.)"""
-    small = fused_run(RUNS["one workgroup in the tracker"])
-    large = fused_run(point("t3", *IN_ORDER, shape=(256, 192, 64), tp=2))
-    stalls = [
-        int(run.core.gpu.channels["tracker_stalls"].sum() + run.core.gpu.tracker.dispatch_stalls)
-        for run in (small, large)
-    ]
-    assert small.core.gpu.tracker.peak_entries == 2
-    assert stalls[0] > 0 == stalls[1]
-    assert granules_of(small, LOCAL_UPDATE) == granules_of(large, LOCAL_UPDATE)
-
-
 @pytest.mark.parametrize(("n_sets", "entries"), [(1, 2), (2, 4), (4, 2), (4, 8), (16, 2)])
 def test_a_tracker_of_any_size_completes_and_loses_nothing(n_sets: int, entries: int) -> None:
     """Four compute units drift apart, and the stores of a small tracker wait: does the run come to its end?"""
@@ -214,13 +200,3 @@ def test_an_update_of_a_tile_that_has_triggered_ends_the_run(name: str) -> None:
     """At once, and by name, whether its set has room for it by then or not?"""
     with pytest.raises(ModelError, match=r"one update too many.* wavefront tile \d+ .* expects \d+ granule updates"):
         fused_run(RUNS[name], once_more)
-
-
-def test_an_update_after_the_last_is_left_over() -> None:
-    """Does an entry that a late update takes for a tile that has triggered show in what is left at the end?"""
-    run = fused_run(RUNS["even"])
-    core = run.core
-    assert leftovers(core) == {}
-    tile = int(run.commands["tag"][run.commands["kind"] == DMA_READ][0]) >> GRANULE_BITS
-    count_store(core.gpu.tracker, core.tables.tiles, tile, 0)
-    assert leftovers(core) == {"tracker entries": 1}

@@ -71,13 +71,6 @@ def test_csv_and_parquet_hold_the_same(records: list[RunRecord]) -> None:
     assert repr(from_csv) == repr(from_parquet) == repr(expected)  # repr also tells -0.0 from 0.0
 
 
-def test_round_trip_through_files(tmp_path: Path) -> None:
-    records = [BASE, dataclasses.replace(BASE, strategy="t3-mca", model="T-NLG", l2_hit_rate=1 / 3, mem_requests=7)]
-    for path in write_results(tmp_path, records):
-        assert read_results(path) == records
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.csv", "results.parquet"]
-
-
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
@@ -175,22 +168,6 @@ def test_bounds_hide_nothing() -> None:
     _, one = derive([base, bound], BASELINES, bounds={"ideal-overlap"})
     assert (one.speedup, one.ect_us) == (1500.5 / 1000.5, -100.0)
     assert (one.overlap_efficiency, one.sublayer_overlap_efficiency) == (None, None)
-
-
-def test_without_a_reduce_scatter_nothing_can_be_hidden() -> None:
-    """One GPU: no communication, and no share of it."""
-    base = dataclasses.replace(BASE, tp=1, time_us=800.0, operator_us=800.0)
-    t3 = dataclasses.replace(base, strategy="t3", time_us=810.0, operator_us=810.0)
-    one = derive([base, t3], BASELINES)[1]
-    assert (one.ect_us, one.overlap_efficiency, one.sublayer_overlap_efficiency) == (10.0, None, None)
-
-
-def test_what_gathers_beside_the_rest_has_no_operator() -> None:
-    base = dataclasses.replace(BASE, operator_us=1200.0)
-    split = dataclasses.replace(base, strategy="cu-split", time_us=1150.25, operator_us=None, gemm_compute_units=60)
-    one = derive([base, split], BASELINES)[1]
-    assert (one.ect_us, one.overlap_efficiency) == (None, None)
-    assert (one.sublayer_ect_us, one.sublayer_overlap_efficiency) == (350.25, 0.5)
 
 
 def test_comparison_needs_one_baseline() -> None:

@@ -10,14 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from t3sim.experiment.planning.plan import load_experiment
-from t3sim.experiment.running.result_table import OF_A_FINISHED_RESULT
 from t3sim.experiment.running.runner import Outcome, run
 from t3sim.program.side_by_side import side_by_side_part
-from t3sim.results.spans import SCHEMA, SPANS_CSV, SPANS_PARQUET
+from t3sim.results.spans import SCHEMA, SPANS_CSV
 from t3sim.strategies import Phase
 from t3sim.system.parts import MirroredParts, PhaseStore
 from t3sim.system.simulate import operator_of
@@ -128,23 +126,6 @@ def test_bytes_are_those_of_closed_forms(outcome: Outcome) -> None:
         assert read is None or row["read_bytes"] == read * CHUNK
     stored = {row["operation"] for row in rows_in(outcome) if row["strategy"] == "flux-push" and row["role"] == "fused"}
     assert stored == {"all added up", "gemm", "all stored", "sum"}
-
-
-def test_a_bound_has_only_what_follows_it_on_its_clock(outcome: Outcome) -> None:
-    rows = [row for row in rows_in(outcome) if row["strategy"] == "ideal-overlap" and row["gpu"] == "gpu[0]"]
-    assert [(row["role"], row["counts"]) for row in rows] == [("gemm", 0), ("reduce_scatter", 0), ("all_gather", 1)]
-    assert rows[1]["end_us"] > rows[2]["start_us"]  # simulated to be looked at: it takes longer than the bound
-    fused = [row for row in rows_in(outcome) if row["strategy"] == "t3" and row["gpu"] == "gpu[0]"]
-    assert [(row["role"], row["counts"]) for row in fused] == [("fused", 1), ("all_gather", 1), ("gemm", 0)]
-
-
-def test_both_files_hold_the_same_and_a_new_run_removes_them(outcome: Outcome) -> None:
-    table = pq.read_table(outcome.files[SPANS_PARQUET])
-    assert table.column_names == SCHEMA.names
-    assert all(field.metadata[b"meaning"] for field in table.schema)
-    as_text = [{name: "" if value is None else str(value) for name, value in row.items()} for row in table.to_pylist()]
-    assert as_text == list(csv.DictReader(io.StringIO(outcome.files[SPANS_CSV].read_text(encoding="utf-8"))))
-    assert {SPANS_CSV, SPANS_PARQUET} <= set(OF_A_FINISHED_RESULT)
 
 
 def test_operations_begin_when_their_launch_is_over(outcome: Outcome) -> None:

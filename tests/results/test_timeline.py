@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.observe.perfetto import timeline_bytes
-from t3sim.observe.timeline import Counter, Span, Timeline
+from t3sim.observe.timeline import Counter, Timeline
 from t3sim.program.operator import Operator
-from t3sim.results.timeseries import timeseries_bytes
-from t3sim.results.waits import PointPhase
-from t3sim.strategies import Phase
 from t3sim.strategies.t3 import fused_program
 from t3sim.system.measure import timeline_of
 from tests.kernel.small import explicit, machine, mirrored, ring_of, trace_of
@@ -75,16 +70,6 @@ def test_each_gpu_of_a_run_is_a_process() -> None:
     assert not any(process == "fused: gpu[1]" and name == "stage 0" for process, name in found)
 
 
-def test_a_time_series_has_the_rows_of_each_gpu() -> None:
-    phase = Phase("fused, mca", 0, {}, of_two_gpus())
-    points = [PointPhase(i, "T-NLG", "OP", 2, "t3-tiny", "t3", "explicit", 1.0, phase) for i in (1, 2)]
-    table = pq.read_table(io.BytesIO(timeseries_bytes(points))).to_pylist()
-    assert [(row["gpu"], row["time_us"], row["queue_occupancy"]) for row in table] == [
-        ("gpu[0]", 0.0, 0.0), ("gpu[0]", 1.0, 12.5), ("gpu[1]", 0.0, 3.0),
-    ]  # fmt: skip
-    assert pq.read_table(io.BytesIO(timeseries_bytes([]))).num_rows == 0
-
-
 def test_the_timelines_of_a_ring_are_those_of_its_gpus_under_their_names() -> None:
     trace, spec = trace_of(192, 64, 64, n_chunks=3), machine()
     ring = explicit(spec, *(fused_program(Operator(spec, 3, trace), rank) for rank in range(3)))
@@ -114,14 +99,6 @@ def test_a_collective_says_which_chunk_a_step_works_on() -> None:
         ("gpu[2].steps", "ring step 0", {"chunk": 2}), ("gpu[2].steps", "ring step 1", {"chunk": 0}),
     ]  # fmt: skip
     assert [args for _, _, args in steps("gpu[0]", 0)] == [{"chunk": 0}, {"chunk": 1}]
-
-
-def test_overlapping_spans_get_lanes_of_their_own() -> None:
-    spans = [Span("dma", "a", 0, 10), Span("dma", "b", 5, 10), Span("dma", "inside a", 2, 3), Span("dma", "c", 10, 5)]
-    events = events_in(timeline_bytes({"run": Timeline(spans)}))
-    lanes = {event["name"]: event["tid"] for event in events if event["ph"] == "X"}
-    assert lanes == {"a": 1, "inside a": 1, "c": 1, "b": 2}
-    assert [event["args"]["name"] for event in events if event["name"] == "thread_name"] == ["dma", "dma (2)"]
 
 
 def test_refusals() -> None:

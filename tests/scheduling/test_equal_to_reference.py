@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 
-import numpy as np
 import pytest
 
-from t3sim.gpu.in_flight import bank_lists
 from t3sim.gpu.units.codes import BANK_SHIFT, FAR, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
 from t3sim.gpu.units.dram.dram_channel import MOST_CYCLES, begin_refresh
 from t3sim.gpu.units.dram.dram_queue import EITHER, MOST_KEYS, place_in_bank_list
-from tests.conftest import REPOSITORY, cases, sample
+from tests.conftest import cases
 from tests.harness.channel_bench import ChannelBench
 from tests.scheduling.random_streams import Case, Entry, entries, random_case, without_last_refreshes
 from tests.scheduling.reference_channel import ReferenceChannel, Rules
 
 N_BLOCKS, BLOCK = 15, 30
-N_INTERPRETED = sample(20, 4)
 
 
 def expected(case: Case, rules: Rules | None = None) -> list[Entry]:
@@ -71,32 +63,6 @@ def test_counts_that_have_no_more_room_begin_anew() -> None:
     assert min(seen["times"], seen["keys"]) > 80
 
 
-def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:
-    """Is what both buses choose from, kept from event to event, what a look at all requests finds?"""
-    seen = Counter[str]()
-    for seed in range(300):
-        case = random_case(seed)
-        bench = ChannelBench(case.setup)
-        bench.run(case.requests, quantum=case.rules.slot, until=20 + seed % 25 * 10)
-        channel = bench.channel
-        hits = np.zeros((2, 16), bool)
-        _, lists, entries = bank_lists(channel[None])
-        for direction, bank in product(range(2), range(16)):
-            queued = entries[lists == direction * 16 + bank]
-            rows = channel["entries"]["row"][queued]
-            matching = [entry for entry, row in zip(queued, rows, strict=True) if row == channel["open_row"][bank]]
-            hits[direction, bank] = bool(matching)
-            key = channel["entries"][matching[0]]["key"] if matching else FAR
-            assert not matching or channel["oldest_hit"][direction, bank] == matching[0], seed
-            assert channel["hit_key"][direction, bank] == key, seed
-            seen["hit" if matching else "closed" if len(queued) else "empty"] += 1
-        assert (channel["n_hits"] == hits.sum(axis=1)).all(), seed
-        closed = channel["closed_key"][:2].min(axis=0)
-        assert (channel["closed_key"][EITHER] == np.where(hits.any(axis=0), FAR, closed)).all(), seed
-    assert len(seen) == 3
-    assert min(seen.values()) > 100
-
-
 def test_a_bank_that_is_due_claims_no_row() -> None:
     """Neither for what waits in it, nor for what comes, until it has been refreshed; others do."""
     channel = ChannelBench(nREFI=500, nRFCpb=90, nRREFD=1).reset()
@@ -109,12 +75,3 @@ def test_a_bank_that_is_due_claims_no_row() -> None:
     place_in_bank_list(channel, 8 << ROW_SHIFT | 1 << BANK_SHIFT | WRITE_BIT, 0)
     assert (channel["closed_key"][:, 0] == FAR).all()
     assert (channel["closed_key"][[WRITE, EITHER], 1] < FAR).all()
-
-
-def test_compiled_and_interpreted_runs_are_equal() -> None:
-    """Do the same functions as plain Python give the same logs?"""
-    command = [sys.executable, "-m", "tests.scheduling.random_streams", str(N_INTERPRETED)]
-    env = {**os.environ, "T3SIM_INTERPRETED": "1"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True)
-    compiled = [[list(entry) for entry in random_case(seed).run()] for seed in range(N_INTERPRETED)]
-    assert json.loads(done.stdout) == compiled

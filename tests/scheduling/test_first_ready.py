@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from t3sim.gpu.units.codes import ACT, COMM, DMA_READ, INCOMING_WRITE, OPERAND_READ, PRE, RD, REF, WR, WRITE_BACK
+from t3sim.gpu.units.codes import ACT, COMM, DMA_READ, OPERAND_READ, PRE, RD, REF, WR, WRITE_BACK
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
 
 READ, STORE = OPERAND_READ, WRITE_BACK
@@ -37,22 +37,6 @@ def test_the_oldest_of_several_ready_hits_goes_first() -> None:
     opened = [Request(0, READ, bank) for bank in (0, 4, 8)]
     log = ChannelBench().run([*opened, *(Request(LATE, READ, bank, column=1) for bank in (8, 0, 4))])
     assert [entry.bank for entry in log if entry.at >= LATE] == [8, 0, 4]
-
-
-def test_a_younger_ready_hit_does_not_wait_for_an_older_one_that_is_not() -> None:
-    """Does the column bus take what is ready: bank 4 while the group of bank 0 is busy?"""
-    opened = [Request(0, READ, bank) for bank in (0, 4)]
-    late = [Request(LATE, READ, 0, column=1), Request(LATE, READ, 0, column=2), Request(LATE, READ, 4, column=1)]
-    log = ChannelBench().run([*opened, *late])
-    expected = [(LATE, 0), (LATE + UNSHADOWED["nCCDS"], 4), (LATE + UNSHADOWED["nCCDL"], 0)]
-    assert [(entry.at, entry.bank) for entry in log if entry.at >= LATE] == expected
-
-
-def test_unified_queue_takes_stores_and_reads_by_age() -> None:
-    """Is a store no worse than a read?"""
-    late = [Request(LATE, STORE, 0, column=1), Request(LATE, READ, 0, column=2)]
-    log = ChannelBench().run([Request(0, READ, 0), *late])
-    assert [entry.command for entry in log if entry.at >= LATE] == [WR, RD]
 
 
 def test_split_queue_reads_first_and_drains_stores_when_nothing_is_to_be_read() -> None:
@@ -161,15 +145,6 @@ def test_the_first_write_of_a_drain_waits_for_the_turn(turn: int) -> None:
     assert next(entry.at for entry in log if entry.command == WR) == LATE + AGE + turn
 
 
-def test_writes_have_a_queue_of_their_own_length() -> None:
-    """Do writes wait in front of a full queue of theirs while reads, behind them, enter the other one?"""
-    setup = replace(HELD_BACK, capacity=1, write_capacity=2, high_watermark=2, low_watermark=1)
-    stores = [Request(LATE, STORE, 4, column=i) for i in range(3)]
-    reads = [Request(LATE + i, READ, 0, column=i, stream=COMM) for i in range(4)]
-    log = ChannelBench(setup).run([Request(0, READ, 0), Request(0, READ, 4), *stores, *reads])
-    assert [entry.command for entry in log if entry.at >= LATE] == [RD] * 4 + [WR] * 3
-
-
 @pytest.mark.parametrize("slot", [16, 64, 100])
 def test_a_read_held_behind_a_store_is_asked_again_in_the_next_slot(slot: int) -> None:
     """Does it enter in the first cycle of the slot after the store left, and never in one that is over?"""
@@ -186,21 +161,3 @@ def test_refresh_closes_every_row_and_the_requests_come_back() -> None:
     log = ChannelBench(nREFI=1000).run(requests)
     opened = [(ACT, 0, 0), (ACT, 4, 0), (RD, 0, 0), (RD, 4, 0)]
     assert order(log)[:10] == [*opened, (PRE, -1, -1), (REF, -1, -1), *opened]
-
-
-def test_round_robin_alternates_between_full_streams() -> None:
-    """Do both streams get every second place in a queue of one?"""
-    setup = Setup(capacity=1)
-    reads = [Request(0, READ, 0, column=i) for i in range(4)]
-    stores = [Request(0, INCOMING_WRITE, 0, column=i, stream=COMM) for i in range(4)]
-    log = ChannelBench(setup).run([*reads, *stores])
-    assert [entry.command for entry in log if entry.command in (RD, WR)] == [WR, RD] * 4
-
-
-def test_compute_first_serves_communication_last() -> None:
-    """Does communication wait until compute has nothing left?"""
-    setup = Setup(capacity=1, policy="compute_first")
-    reads = [Request(0, READ, 0, column=i) for i in range(4)]
-    stores = [Request(0, INCOMING_WRITE, 0, column=i, stream=COMM) for i in range(4)]
-    log = ChannelBench(setup).run([*reads, *stores])
-    assert [entry.command for entry in log if entry.command in (RD, WR)] == [RD] * 4 + [WR] * 4

@@ -168,20 +168,6 @@ def test_both_take_longer_beside_each_other() -> None:
     assert max(found.times) < found.gemm.ticks + found.scatter.ticks
 
 
-def test_everything_is_done_beside_each_other() -> None:
-    """Do all kernels of both kinds end, with the traffic of each as often as it ran?"""
-    found = beside()
-    whole = found.to_the_end()
-    both, (n_gemms, n_collectives) = whole.counters, found.n
-    assert n_gemms >= 2
-    assert both["l2_accesses"] == n_gemms * found.gemm.counters["l2_accesses"]
-    for name in ("link_bytes", "comm_read_bytes"):
-        assert both[name] == n_collectives * found.scatter.counters[name]
-    # What is cut off in the background changes nothing before.
-    assert set(found.both.spans) < set(whole.spans)
-    assert times_side_by_side(whole.spans, *found.n) == found.times
-
-
 @pytest.mark.deep  # 8 s; fewer and more channels are compared below
 def test_one_channel_takes_one_compute_unit_from_the_gemm() -> None:
     """Does a collective of one channel leave the others to the GEMM?  It took all of them once."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from t3sim.errors import ModelError
-from t3sim.gpu.units import codes
-from t3sim.program.parts import gemm_part, reduce_scatter_part
-from t3sim.system.machine import MirroredMachine, check_drained, leftovers
+from t3sim.program.parts import gemm_part
+from t3sim.system.machine import MirroredMachine
 from tests.harness.sublayers import fused_part
 
 from .conftest import parts_of
@@ -51,29 +50,6 @@ def test_fused_output_bypasses_the_l2_and_leaves_it_to_operands():
     assert fused["operand_read_bytes"] < alone["operand_read_bytes"]
 
 
-@pytest.mark.deep
-def test_why_t3_mca_beats_the_published_near_memory_overlap_on_a_short_gemm():
-    """T-NLG OP at TP 16: the counters say how, the wire says how much.
-
-    The isolated one sends n - 1 chunks that each of its steps first reads back from memory, and every step
-    waits for a whole chunk.  In T3 the first chunk goes from the compute units to the link past L2 and
-    memory, and the others are forwarded tile by tile.  So it reads one chunk less and hides latencies,
-    but cannot beat the time of n - 1 chunks on the wire.
-    """
-    parts = parts_of("T-NLG", "OP", 16)
-    fused = parts.fused("mca")
-    alone = parts.of(reduce_scatter_part(parts.op, has_near_memory=True))
-    n = parts.op.n
-    link = parts.run.machine.link
-    wire_ticks = alone.counters["link_bytes"] * 7e9 / link.bandwidth
-    assert parts.of(gemm_part(parts.op)).ticks < alone.ticks
-    assert fused.ticks < alone.ticks
-    assert fused.counters["comm_read_bytes"] * (n - 1) == alone.counters["comm_read_bytes"] * (n - 2)
-    assert fused.counters["link_bytes"] == alone.counters["link_bytes"]
-    assert fused.counters["operand_read_bytes"] <= parts.of(gemm_part(parts.op)).counters["operand_read_bytes"]
-    assert fused.ticks >= wire_ticks
-
-
 def loaded() -> MirroredMachine:
     """Return a machine with the fused part of a short GEMM."""
     parts = parts_of("T-NLG", "OP", 16)
@@ -81,16 +57,6 @@ def loaded() -> MirroredMachine:
     machine = parts.machine(part, "round_robin", {})
     machine.load(part.programs[0])
     return machine
-
-
-def test_nothing_is_left_inside_after_a_run_and_a_canary_left_behind_is_found():
-    """Every run ends with empty queues, pools and tables, or in an error."""
-    machine = loaded()
-    machine.run()
-    assert leftovers(machine.core) == {}
-    machine.core.gpu.channels[3].queue_tail[codes.COMM] += 1
-    with pytest.raises(ModelError, match="1 requests in stream queues"):
-        check_drained(machine.core, "gpu[0]")
 
 
 def test_a_lost_message_stops_the_run_with_what_is_waited_for():

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
@@ -16,7 +15,7 @@ from t3sim.program.operator import Operator
 from t3sim.program.side_by_side import ROUNDS, kernels_for, side_by_side_part
 from t3sim.strategies.interface import Span
 from t3sim.system.spans import spans_of
-from t3sim.workload.tiling import make_tile_trace, resident_workgroups
+from t3sim.workload.tiling import make_tile_trace
 from tests.kernel.small import mirrored
 
 from .conftest import base_run
@@ -80,27 +79,12 @@ def test_a_span_says_how_long_a_collective_waited_for_a_compute_unit() -> None:
     assert 0 <= run.started_at - (began + run.startup) < run.slot
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("n_workgroups", [1, 2])
-def test_each_workgroup_has_one_compute_unit(persistent: bool, n_workgroups: int) -> None:
-    run = together(persistent=persistent, n_workgroups=n_workgroups, startup_us=5)
-    assert np.count_nonzero(run.collective_slots) == n_workgroups
-
-
 def test_the_first_compute_unit_that_is_free_is_taken() -> None:
     """The last two of 18 tiles leave two of four units idle: the collective runs there, not on the first ones."""
     run = together(persistent=True, n_workgroups=2, startup_us=5)
     first = kernel_of(run, 0)
     late = set(first["cu"][np.argsort(first["start_at"])[-2:]].tolist())
     assert not late & set(np.flatnonzero(run.collective_slots).tolist())
-
-
-def test_a_persistent_kernel_has_one_workgroup_for_each_compute_unit() -> None:
-    machine = base_run("t3-tiny").machine
-    tiling = load_tiling("gemm-64x64")
-    persistent = tiling.model_copy(update={"persistent": True})
-    one, several = (resident_workgroups(machine, t) for t in (persistent, tiling))
-    assert one == 1 < several
 
 
 def test_the_longer_one_runs_the_more_often_the_closer_they_are() -> None:

@@ -52,7 +52,7 @@ def simulated(folder: Path, workers: Recorder, *, is_lenient: bool = True) -> di
 def test_what_a_phase_starts_from_is_finished_before_it(tmp_path: Path) -> None:
     workers = Recorder()
     found = simulated(tmp_path, workers)
-    assert workers.names == ["gemm", "reduce-scatter", "reduce-scatter beside the GEMM"]
+    assert workers.names == ["gemm", "reduce-scatter", "reduce-scatter concurrent with the GEMM"]
     assert {one: outcome.failed for one, outcome in found.items()} == dict.fromkeys(ALL, "")
     again = Recorder()
     runner = PhaseRunner(ALL, tmp_path)
@@ -67,7 +67,7 @@ def test_what_becomes_ready_comes_before_what_is_shorter(tmp_path: Path) -> None
     runner = PhaseRunner((*short, *ALL), tmp_path)
     before = {task.name: task.seconds for task in runner.missing}
     runner.simulate(workers, longest_first=True)
-    both = "reduce-scatter beside the GEMM"
+    both = "reduce-scatter concurrent with the GEMM"
     assert sorted(workers.names[:2]) == ["gemm", "reduce-scatter"]
     assert workers.names[2:] == [both, *["reduce-scatter"] * 3]
     assert runner._tasks[workers.digests[2]].seconds > before[both]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.gpu.arbitration import ArbitrationPolicy
-from t3sim.gpu.time_accounts import closed, time_accounts, units_of
+from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.codes import COMM, COMPUTE, NO_STREAM
@@ -21,7 +19,7 @@ from t3sim.system.measure import waits_of
 from tests.conftest import cases
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.harness.tiny_runs import PHASES, SHAPES, machine_for
-from tests.kernel.small import at_once, core_of, fused_of, gemm_of, machine, mirrored, ring_of, trace_of
+from tests.kernel.small import fused_of, gemm_of, machine, mirrored, ring_of, trace_of
 from tests.waits.scenario import accounted
 
 
@@ -68,28 +66,6 @@ def test_the_time_of_every_single_unit_adds_up(phase: str, shape: Any, policy: s
             assert (accounts >= 0).all(), unit
             assert accounts.sum() == total * n_units[unit], unit
             assert len(accounts) == 1 or (accounts.sum(axis=1) == total).all(), unit
-
-
-def test_a_gpu_that_goes_on_after_its_kernel_has_nothing_left_but_for_its_wire() -> None:
-    """A GPU of a ring ends its all-gather while stores still wait in the buffer of a slow link; it sends them on."""
-    spec = machine("link: {bandwidth: 1 GB/s, egress_buffer: 64 KiB}")
-    program = at_once(ring_of(spec, 2, ring_all_gather(2, 512)))
-    core = core_of("link: {bandwidth: 1 GB/s, egress_buffer: 64 KiB}")
-    core.load(replace(program, operations=(replace(program.operations[0], until=()),)))  # the neighbour has sent all
-    assert core.advance(1 << 24)
-    n_ended, end_at = int(core.gpu.link_port.n_sent), core.kernel_end_at
-    assert n_ended < 512
-    core.advance(core.now + (1 << 18))
-    port = core.gpu.link_port
-    assert int(port.n_sent) == 512
-    accounts = time_accounts(core, core.now)
-    for unit, rows in accounts.items():
-        assert rows.sum() == core.now * units_of(core.machine)[unit]
-    busy = 512 * int(port.granule_cost) // int(port.scale)
-    assert abs(int(accounts["link port"][0, codes.WORKING]) - busy) <= 1  # a fraction of a tick at the edge
-    idle = core.now - end_at
-    assert (accounts["compute unit"][:, codes.NOTHING_LEFT] >= idle - core.slot_ticks).all()
-    assert accounts["compute unit"][:, codes.FOR_LAUNCH].sum() == 0
 
 
 def test_what_lies_before_the_start_of_a_gpu_is_not_its_time() -> None:
@@ -144,13 +120,6 @@ def test_a_collective_over_a_slow_link_waits_for_the_link(n_devices: int) -> Non
     assert unit["dependency"] <= 0.05 * total  # a step begins with the chunk that has just come
 
 
-def test_a_collective_that_the_buffer_takes_whole_waits_for_the_neighbour() -> None:
-    changes = "gpu: {n_compute_units: 1}, link: {bandwidth: 1 GB/s, egress_buffer: 64 KiB}"
-    total, found = waits(all_gather(changes, 3, 1024))
-    assert found["compute unit"]["link"] == 0
-    assert found["compute unit"]["dependency"] > 0.4 * total  # the second of its two steps waits for a whole chunk
-
-
 def test_a_tracker_with_too_few_places_shows_as_dependency() -> None:
     _, roomy = waits(fused())
     _, small = waits(fused("gpu: {tracker: {n_sets: 1, entries_per_set: 4}}"))
@@ -182,18 +151,6 @@ def test_a_policy_that_holds_back_shows_as_arbitration() -> None:
     channel = found["memory channel"]
     assert 0 < channel["arbitration"] <= total  # half of the time of two channels at most
     assert channel["working"] > 0
-
-
-def test_an_account_ends_inside_the_last_slot_or_behind_it() -> None:
-    def account(working: int, nothing: int) -> Any:
-        row = np.zeros((1, codes.N_REASONS), np.int64)
-        row[0, codes.WORKING], row[0, codes.FOR_DRAM], row[0, codes.NOTHING_LEFT] = working, 40, nothing
-        return row
-
-    for nothing, total, expected in ((80, 200, (40, 120)), (80, 110, (40, 30)), (20, 50, (10, 0))):
-        row = closed(account(40, nothing), 80 + nothing, total, codes.FOR_DRAM)[0]
-        assert (row[codes.FOR_DRAM], row[codes.NOTHING_LEFT]) == expected
-        assert row.sum() == total
 
 
 # --- interpreted, and with defects ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a kind of measurement states about itself: how its rows become points."""
+"""Interface of a kind of measurement: conversion of its rows to points."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
         named, lane = (str(row["pattern"]), int(row["gpus"]), str(row["ways"])), str(row["lane"])
         mesh = next((one for one in meshes(named[1]) if (one.pattern, one.gpus, one.ways) == named), None)
         if mesh is None or lane not in (ALL_LANES, *map(str, range(len(mesh.lanes)))):
-            raise NotSimulatedError("no such lane of a pattern of so many GPUs")
+            raise NotSimulatedError("no such lane of a pattern of that many GPUs")
         if reason := _reason(row, mesh, bench.machine):
             raise NotSimulatedError(reason)
         machine = bench.machine.at_operating_point("boost")

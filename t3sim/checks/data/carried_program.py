@@ -65,7 +65,7 @@ class CarriedProgram:
         self.wires = [Wire(self.map.size, width) for _ in cores]
         self.added = [np.zeros((len(flow.n_operands), width), np.int64) for flow in self.flows]
         self.n_added = [np.zeros(len(flow.n_operands), np.int64) for flow in self.flows]
-        # Of chunks of unlike shapes: who has given to what left of a tile; which granules have arrived how often.
+        # Of chunks of different shapes: who has given to what left of a tile; which granules have arrived how often.
         self.left = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
         self.n_arrived = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
         self._read_for_others: list[dict[int, Ints]] = [{} for _ in cores]  # values, by their number in what leaves

@@ -1,4 +1,4 @@
-"""Which operation of a program an access belongs to, by its address: read off the program, before anything runs.
+"""Maps an address to the operation of a program that accesses it; derived from the program before the run.
 
 What leaves a GPU is an *item*: a granule that a GEMM stores elsewhere, or one that is the sum of what has been read for
 it (by the DMA engine, or by a step of ``Moves``).
@@ -43,7 +43,7 @@ class Dataflow:
         # Of granules that GEMMs make, and at the end of none: own place, or that where they are sent.
         self.place = np.full(self.n_made + 1, -1)
         self.is_here = np.zeros(self.n_made + 1, bool)  # they are stored on their own GPU
-        self.is_translated = np.zeros(self.n_made + 1, bool)  # they are sent to tiles of unlike shapes (decision 10)
+        self.is_translated = np.zeros(self.n_made + 1, bool)  # they are sent to tiles of different shapes (decision 10)
         self.sum_of = np.full(self.n_made + 1, -1)  # item that the DMA engine reads them for
         self.head = np.zeros(self.n_made + 1, np.int64)  # first granule of their tile
         # Of those: the first granule of the tile whose departure brings them, and the distance that it goes.
@@ -102,7 +102,7 @@ class Dataflow:
             self._add_drivers(gemm, made, first)
 
     def _add_drivers(self, gemm: Gemm, made: Made, first: int) -> None:
-        """Note which tiles, of unlike shapes, bring which."""
+        """Note which tiles, of different shapes, bring which."""
         driver, distances = np.full(len(made.start), -1), np.zeros(len(made.start), np.int64)
         stores = gemm.stores
         pairs: list[tuple[int, int, int, int]] = [

@@ -1,4 +1,4 @@
-"""What granules hold: sums of the parts that ranks have of an element.
+"""Contents of granules: sums of the contributions of ranks to an element.
 
 An *element* is a granule of what a program is about: of a chunk that its contents name, or of a tile of a GEMM.  It has
 one name on all ranks.  Each rank has a *part* of it: random whole numbers, or what its GEMM makes there.
@@ -31,7 +31,7 @@ class Made:
     If it splits k these are partial sums: *parts* of a granule of the output, which all have its name.
 
     Workgroup w of rank r stands for that workgroup of rank 0 which makes the same chunk of the output: r chunks on.
-    Where chunks have unlike shapes (decision 10) it stands for itself.  A GEMM of a single chunk makes one of n such
+    Where chunks have different shapes (decision 10) it stands for itself.  A GEMM of a single chunk makes one of n such
     chunks: on rank r number r + ``first_chunk``.
     """
 

@@ -1,4 +1,4 @@
-"""Where a command acts, and which of several accesses to one place it is, as arrays."""
+"""Addresses of commands, and the order of several accesses to one address, as arrays."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Can a machine still move, and if not, which part waits for what that never comes?"""
+"""Detection and explanation of deadlocks and livelocks of a machine."""

@@ -126,7 +126,7 @@ def _units(core: GpuCore) -> Waits:
         if reason == codes.FOR_DEPENDENCY and step.wait_signal >= 0 and step.wait_where == 0:
             on = f"signal[{step.wait_signal}]"
         lines = int(gpu.move_workgroups[c].line_tail - gpu.move_workgroups[c].line_head)
-        yield unit_name(core, c), on, f"step {gpu.move_workgroups[c].step}, {lines} lines under way: {WORDS[reason]}"
+        yield unit_name(core, c), on, f"step {gpu.move_workgroups[c].step}, {lines} lines outstanding: {WORDS[reason]}"
     for part, reason in (("workgroup_dispatcher", gpu.dispatcher_reason), ("dma_engine", gpu.dma.last_reason)):
         if reason not in (codes.WORKING, codes.NOTHING_LEFT):
             yield part, _place(core, 0, int(reason)), WORDS[int(reason)]

@@ -1,4 +1,4 @@
-"""The axes of a sweep in its results: a column for each swept key without one, and axes that changed nothing."""
+"""Columns for swept keys in results, and detection of axes without effect."""
 
 import json
 from collections.abc import Hashable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The two decisions that an experiment exchanges, ``strategy:`` and ``arbitration:``: each a name and parameters.
+"""The exchangeable parts of an experiment, ``strategy:`` and ``arbitration:``: a name with parameters each.
 
 Either is a name, or a mapping of a name and of parameters that the strategy or the policy declares.
 

@@ -1,4 +1,4 @@
-"""How long phases take to simulate: one estimate for ``max_hours``, the cost line, the order of work and progress.
+"""Estimated simulation time of phases, for ``max_hours``, the cost line, work order and progress.
 
 What costs time follows from the key of a phase: requests to the DRAM, line accesses to the L2, granules on the link and
 issue slots.  The first three are counted; only what a GEMM reads again, because its L2 is too small, is estimated.

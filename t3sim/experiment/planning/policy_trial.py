@@ -1,4 +1,4 @@
-"""A trial of a user's arbitration policy before anything is simulated with it: in the interpreter, which checks bounds.
+"""Test of a user's arbitration policy before the simulation, in the interpreter, which checks bounds.
 
 Compiled code checks none: a policy that writes outside its scratch space would change the simulated machine, or end the
 process.  So a process of its own asks the policy, interpreted, about channels in many states, and compares each channel

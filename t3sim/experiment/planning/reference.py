@@ -1,4 +1,4 @@
-"""The reference of all keys of experiments, machines, kernels, operators and models, from the models that read them."""
+"""Reference page of all keys, generated from the pydantic models that read them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType, UnionType

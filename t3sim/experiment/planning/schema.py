@@ -1,4 +1,4 @@
-"""The experiment file as a user writes it: its sections as models, and its JSON schema."""
+"""Sections of an experiment file as pydantic models, and its JSON schema."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""The experiments that come with t3sim, which have names: the folders of ``experiments/``."""
+"""Shipped experiments by name: the folders of ``experiments/``."""
 
 import os
 from pathlib import Path

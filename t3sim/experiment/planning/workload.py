@@ -40,7 +40,7 @@ OF_GENERATION, OF_OTHER_LAYERS = ("context",), ("sequence", "attention")
 
 
 class CannotSliceError(ConfigError):
-    """A workload of legal values that has no GEMM on so many GPUs, or not this one."""
+    """A workload of legal values that has no GEMM on that many GPUs, or not this one."""
 
 
 class WorkloadReader:
@@ -303,7 +303,7 @@ class WorkloadReader:
         return path, trace.gemm, trace.tiling, trace.n_chunks
 
     def _trace_path(self, written: str) -> Path:
-        """Where the trace is: beside the experiment or among the shipped traces, never elsewhere."""
+        """Path of the trace: next to the experiment or among the shipped traces, never elsewhere."""
         if not written or "\\" in written or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written):
             raise InputDataError("is not a relative path, like `traces/x.parquet`")
         traces = shipped("traces")

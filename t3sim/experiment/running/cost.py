@@ -1,4 +1,4 @@
-"""What an experiment will cost, said before it starts: phases, CPU time, compilation, wall time.
+"""Cost of an experiment, reported before it starts: phases, CPU time, compilation, wall time.
 
 All of it follows from the plan and from what the kernel cache has.  ``estimate`` is for a core of a certain speed; here
 its seconds are turned into those of this host.
@@ -79,7 +79,7 @@ def layouts_to_compile(points: Iterable[RunSpec]) -> list[Layout]:
 
 
 def prepare_kernel(layouts: Iterable[Layout], say: Callable[[str], None]) -> None:
-    """Compile the kernel for *layouts*, those that the kernel cache does not have; *say* is told of each before."""
+    """Compile the kernel for *layouts*, those that the kernel cache lacks; *say* receives the name of each before."""
     for layout in layouts:
         if not is_compiled(layout):
             seconds, folder = in_words(COMPILE_SECONDS * host_factor()), _jit.CACHE_DIRECTORY

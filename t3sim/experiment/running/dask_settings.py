@@ -1,4 +1,4 @@
-"""How dask.distributed is set up, here and in the workers, and who may connect to it.
+"""Settings of dask.distributed, here and in the workers, and access control.
 
 Any process that connects to a scheduler or a worker can run code as its user, and every user of a machine can connect
 to its loopback interface.  The scheduler and the workers of a run therefore listen on that interface only, and accept

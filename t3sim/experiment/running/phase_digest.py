@@ -1,4 +1,4 @@
-"""Which two phases are the same: one digest of everything that decides what a phase simulates to.
+"""Digest of a phase: equal digests have equal results.
 
 That is the content of its key (machine values, tiles, policy and parameters, collective program, quantum), the plugins
 that were loaded, and the sources that simulate.  Names are left out: two machines of equal values share their phases.
@@ -31,7 +31,7 @@ def phase_digest(job: PhaseJob, plugins: tuple[str, ...]) -> str:
     try:
         content = content_of(job.key)
     except TypeError as error:
-        raise UsageError(f"phase `{job.name}` cannot be told from others: {error}") from None
+        raise UsageError(f"phase `{job.name}` cannot be distinguished from others: {error}") from None
     return sha256_of({"phase": content, "program": simulator_digest(), "plugins": [*map(plugin_digest, plugins)]})
 
 

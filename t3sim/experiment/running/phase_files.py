@@ -1,4 +1,4 @@
-"""Finished phases as files, so that no phase is simulated twice: a folder of them, named by their digests.
+"""Files of finished phases, named by their digests, so that no phase is simulated twice.
 
 A file is one line that names the format and holds the digest of the rest, and then, compressed, two lines of JSON: what
 the phase cost, counted and waited for, and its timeline.  Files are written whole or not at all

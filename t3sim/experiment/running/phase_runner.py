@@ -1,4 +1,4 @@
-"""The phases of many points: planned, simulated once each by workers, kept in files, given to the points.
+"""Runs the phases of many points: plans them, simulates each once on workers, stores them, builds the points.
 
 Both ``t3sim run`` and ``t3sim validate`` and ``t3sim calibrate`` simulate with this.  A phase that is finished is kept
 at once, so whatever ends a run early, the next one goes on from there.

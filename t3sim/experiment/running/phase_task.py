@@ -1,4 +1,4 @@
-"""One phase as a unit of work: how a worker is told of it, what the worker does, and what every kind of workers does.
+"""One phase as a unit of work: its serialised form, its execution, and the interface of worker pools.
 
 A task names something that is made of phases (a point of an experiment) and the digest of one of these phases.  The
 worker plans the point again and takes the phase of that digest: only specs travel, and the results of phases that the
@@ -104,14 +104,14 @@ class Workforce(Protocol):
     """Something that simulates phases."""
 
     def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
-        """Take *tasks* from the left and yield each as it ends, in any order; *report* is told shares that are done.
+        """Take *tasks* from the left and yield each as it ends, in any order; *report* receives completed shares.
 
         The caller may append more tasks while it iterates.  The iterator ends when there is none left.
         """
 
 
 def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes:
-    """Simulate the phase of *task* and return the content of its file; *report* is told the share that is done.
+    """Simulate the phase of *task* and return the content of its file; *report* receives the completed share.
 
     An explicit ring takes *n_threads* threads (None: one for each core).
     Raises ``ModelError`` if a check fails, and ``EnvironmentFailure`` if this process runs another t3sim, or finds

@@ -1,4 +1,4 @@
-"""The result row of one point: which phases make it up, and what of their counters goes into which column."""
+"""Result row of one point: its phases, and the mapping of their counters to columns."""
 
 from t3sim.config.experiment import WorkloadSpec
 from t3sim.gpu.arbitration import arbitration_policies

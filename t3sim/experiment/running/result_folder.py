@@ -1,4 +1,4 @@
-"""A result folder has one owner: the run that holds the lock on its file ``.lock``.
+"""Ownership of a result folder by a lock on its file ``.lock``.
 
 The lock belongs to the process (``flock``), so it ends with it, however it ends: a dead owner never has to be cleared
 away.  The file stays, because removing it would let two runs lock two files of one name.

@@ -1,4 +1,4 @@
-"""The table of an experiment while it grows: ``results.csv`` holds a row for each point that is finished.
+"""Incremental ``results.csv``: a row for each finished point.
 
 What a folder held before stays until there is something new to show: an earlier result of another experiment until the
 first point of this one is finished, an earlier result of this very experiment until all points are.

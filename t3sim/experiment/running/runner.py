@@ -1,7 +1,7 @@
 """Run the points of an experiment: its phases, records and files.
 
 Interrupted runs resume from completed phases and produce identical output.  The table of
-results grows while points finish; a manifest beside it says that it is whole.
+results grows while points finish; a manifest marks it as complete.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ def run(
 
     *experiment* and *overrides* are what ``load_experiment`` takes, or an experiment that it returned.
     Phases that are finished already are not simulated again; they are kept in the folder *phases*, by default
-    ``directory/phases``.  *progress* is told how far the points are and the share of the work that is done, 0 to 1;
+    ``directory/phases``.  *progress* receives the finished points and the share of the work that is done, 0 to 1;
     *audit* says which of the full checks are made; *timeline* whether to write timelines, by default if points are few.
     Points without a result (refused, out of memory, a phase that kills its worker) are in ``failed``.  Raises
     ``ModelError`` if a check fails, and ``EnvironmentFailure`` before anything is simulated if *directory* cannot be
@@ -121,7 +121,7 @@ def run(
 
 
 class Sweep(PhaseRunner):
-    """An experiment under way in a folder that this process owns."""
+    """A running experiment in a folder that this process owns."""
 
     def __init__(
         self, experiment: Experiment, folder: Path, audit: Audit | None = None, phases: str | Path | None = None,
@@ -182,7 +182,7 @@ class Sweep(PhaseRunner):
         return [run.model_dump(mode="json") for run in self.experiment.points]
 
     def _write_inputs(self) -> dict[str, Path]:
-        """Write the experiment as given and as resolved (base units) beside its results."""
+        """Write the experiment as given and as resolved (base units) next to its results."""
         experiment = self.experiment
         given, resolved = self.folder / "experiment.yaml", self.folder / RESOLVED_NAME
         content = {

@@ -1,4 +1,4 @@
-"""Imported once by the process that workers are forked from: dask, the simulator, and the loaded kernel."""
+"""Imports for the process from which workers are forked: dask, the simulator and the loaded kernel."""
 
 import dask
 

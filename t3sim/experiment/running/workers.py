@@ -1,4 +1,4 @@
-"""Who simulates phases: this process, or worker processes of dask.distributed; both are used in the same way.
+"""Workers that simulate phases: this process, or processes of dask.distributed, behind one interface.
 
 Small experiments run in this process: starting workers takes longer than their work.
 """
@@ -51,7 +51,7 @@ class Workers:
         return cls(workers)
 
     def hired(self, say: Say) -> AbstractContextManager[Workforce]:
-        """Return the workers, for the length of a context; *say* is told what a user should know meanwhile."""
+        """Return the workers, for the length of a context; *say* receives messages for the user."""
         if self.n == 0 and self.scheduler is None:
             return nullcontext(ThisProcess())
         from t3sim.experiment.running.dask_workers import DaskWorkers

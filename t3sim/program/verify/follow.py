@@ -1,13 +1,12 @@
 """Symbolic execution of the programs of all ranks: no time, no machine, each action as soon as its waits hold.
 
-Posts only ever add, so if one order of actions comes to an end, all do, and if one gets stuck, all do.  The same walk
-tells what every granule holds at the end, and which accesses nothing orders (``shadow``).
+Posts only add, so all orders of actions end if one ends, and all block if one blocks.  The same execution yields the
+final content of every granule, and accesses without an order (``shadow``).
 
-*Order.*  Each thread (a column of a kernel, workgroups of a GEMM that store alike, the forwards of a GEMM, an engine)
-counts its actions.  A clock holds how many actions of every thread are known to have happened.
+*Order.*  Each thread (a column of a kernel, workgroups of a GEMM with the same kind of store, the forwards of a GEMM,
+an engine) counts its actions.  A clock holds the number of actions of every thread that are known to have happened.
 
-If all ranks run one program, rank 0 is followed and stands for all: what it sends to distance d reaches it from
-distance n - d.
+If all ranks run one program, rank 0 represents all: what it sends to distance d arrives from distance n - d.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""Whether programs are well-formed: every place, signal, GPU and workgroup that they name is there."""
+"""Well-formedness of programs: every address, signal, GPU and workgroup exists."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

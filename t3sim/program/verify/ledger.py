@@ -85,7 +85,7 @@ class Ledger:
         posts.append(Posted(before, partial, post.amount, source, known))
 
     def joined(self, r: int, signal: int, at_least: int, clock: Clock, at: int) -> Clock:
-        """Return what is known on rank *r*, beside *clock*, once a signal at distance *at* has this value."""
+        """Return what is known on rank *r*, in addition to *clock*, once a signal at distance *at* has this value."""
         there = self.at(r, at)
         totals = self.totals[there].get(signal, {})
         total = sum(totals.values())

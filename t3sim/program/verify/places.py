@@ -1,4 +1,4 @@
-"""Which granules the checks follow: those of buffers that programs store to, move from, or say something of."""
+"""Granules that the checks track: those of buffers that programs store to, move from or declare."""
 
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Why threads of followed programs wait for ever: too little is posted, or they wait for each other."""
+"""Causes of endless waits in symbolic execution: missing posts, or circular waits."""
 
 from t3sim.program.verify.follow import Blocked, Following
 from t3sim.program.verify.ledger import Number, waits_of
@@ -33,7 +33,7 @@ def note_circle(following: Following) -> None:
 
 
 def waited_for(following: Following, number: Number) -> Number | None:
-    """Return an operation that has not ended and that *number* waits for; None if nothing can be told."""
+    """Return an operation that has not ended and that *number* waits for; None if unknown."""
     r, i = number
     program = following.programs[r]
     stream = program.streams()[program.operations[i].stream]

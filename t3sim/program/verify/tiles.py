@@ -1,4 +1,4 @@
-"""The tiles of a GEMM as the checks see them: where they lie, which are alike, which the tracker counts."""
+"""Tiles of a GEMM for the checks: addresses, groups of equal tiles, tiles counted by the tracker."""
 
 import math
 from collections import defaultdict
@@ -17,7 +17,7 @@ HALVES = 2  # granules of partial sums, in FP32, for one of the output
 
 @dataclass(frozen=True)
 class Group:
-    """Tiles, or parts of them, that are stored alike: one thread of the checks."""
+    """Tiles, or parts of them, with the same kind of store: one thread of the checks."""
 
     kind: int
     distance: int

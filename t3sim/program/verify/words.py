@@ -1,4 +1,4 @@
-"""What is wrong with programs, and ranks, operations, signals and granules in words."""
+"""Messages about programs: names of ranks, operations, signals and granules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Findings:
 
 @dataclass(eq=False)
 class Words:
-    """Names for what is in the programs that are followed; of one that stands for all, ranks are told by distance."""
+    """Names for what is in the programs that are followed; of one that stands for all, ranks are named by distance."""
 
     programs: Sequence[Program]
     tiles: Sequence[dict[int, TileState]]

@@ -275,11 +275,11 @@ SEEDS = [
     Seed("one granule too many expected", before(expect_one_granule_more), r"mailbox: 1 of 1537 granules have not"),
     Seed("arrival that never comes", delay_for_ever, r"mailbox: waits for the arrival" + NEVER_COMES),
     Seed("step waits for too much", before(wait_for_one_more), r"waits for .*signal\[2\]: step", load=collective),
-    Seed("lost operand", during(has_lines, lose_operand), r"memory: step \d, \d lines under way", load=collective),
+    Seed("lost operand", during(has_lines, lose_operand), r"memory: step \d, \d lines outstanding", load=collective),
     Seed("lost operand of a wavefront", during(has_wavefronts_under_way, lose_operand_of_wavefront),
          r"compute_unit\[\d\] waits for gpu\[0\]\.memory: step", load=by_wavefronts),
     Seed("leaked room of the L1", before(leak_l1), r"waits for gpu\[0\]\.memory: step 0, 0 l", load=by_wavefronts),
-    Seed("one load at a time", before(allow_one_line), r"memory: step 1, 0 lines under way: DRAM", load=collective),
+    Seed("one load at a time", before(allow_one_line), r"memory: step 1, 0 lines outstanding: DRAM", load=collective),
 ]  # fmt: skip
 
 
