@@ -15,6 +15,7 @@ from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import ModelSpec, RunSpec, WorkloadSpec
+    from t3sim.config.experts import ExpertsSpec
 
 WIDTH = 80
 GEMM_HEADINGS = ("GEMM", "phase", "M", "N", "local K", "GFLOP", "output MB", "FLOP/byte", "all-reduce MB")
@@ -25,6 +26,7 @@ MODEL_HEADINGS = (
     ("GEMM", "phase", "M", "N", "K", "GFLOP", "MB", "/byte", "MB", "type"),
 )
 PROJECTION_HEADINGS = ("GEMM", "sliced", "M", "local N", "local K", "type")
+EXPERT_HEADINGS = ("GEMM", "rows of each expert", "local N", "local K", "GFLOP", "type")
 OPERATOR_HEADINGS = ("operator", "phase", "GFLOP", "MB", "us", "bound by")
 
 
@@ -70,7 +72,15 @@ def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[li
         layer = run.workload.layer
         phase = "generation" if layer is not None and layer.kind == "generation" else ""
         groups.setdefault((_title(run.workload), run.workload.tp), {}).update(dict.fromkeys(parts, phase))
+    layers_of_experts = {(run.workload.model, run.workload.experts): run for run in points if run.workload.experts}
+    for run in layers_of_experts.values():
+        experts = run.workload.experts
+        assert experts is not None
+        types = experts.element if experts.weights is None else f"{experts.weights}/{experts.element}"
+        yield [run.workload.model or "experts", *_experts(experts, types)]
     for (title, n_gpus), found in groups.items():
+        if not found and layers_of_experts:
+            continue
         if not found:
             yield [f"a collective on {n_gpus} GPUs: no GEMM"]
             continue
@@ -128,12 +138,60 @@ def _group(model: ModelSpec, tp: int, number: int) -> list[str]:
         is_shared = any(one.name.startswith("shared") for one in others)
         lines.append(f"without a collective of their own{'; shared FC-2: that of the experts' if is_shared else ''}")
         split = {"columns": "columns", "rows": "rows", "none": "not sliced"}
-        shapes = [[one.name, split[one.split], str(one.gemm.m), str(one.gemm.n), str(one.gemm.k),
-                   _types(model, "FC-2" if one.name.startswith("shared") else "OP")] for one in others]  # fmt: skip
+        shapes = []
+        for one in others:
+            types = _types(model, "FC-2" if one.name.startswith("shared") else "OP")
+            name = one.name if one.times == 1 else f"{one.name} ({one.times} times)"
+            shapes.append([name, split[one.split], str(one.gemm.m), str(one.gemm.n), str(one.gemm.k), types])
         lines += aligned([PROJECTION_HEADINGS, *shapes], n_words=2)
-    if not rows and not others:
+    if model.moe is not None:
+        lines += _experts_of(model, tp)
+    if not rows and not others and model.moe is None:
         lines.append("  no GEMM that is simulated")
     return lines
+
+
+def _experts_of(model: ModelSpec, gpus: int) -> list[str]:
+    """Return what a layer of routed experts does on one of *gpus* GPUs that share the experts of *model*."""
+    from t3sim.workload.moe import experts_on
+
+    try:
+        experts = experts_on(model, gpus)
+    except ValueError as error:
+        return wrap(f"routed experts: {error}", WIDTH, subsequent_indent="  ")
+    of = model.elements.experts if model.elements is not None else None
+    types = "-" if of is None else of.weights if of.weights == of.activations else f"{of.weights}/{of.activations}"
+    return _experts(experts, types)
+
+
+def _experts(experts: ExpertsSpec, types: str) -> list[str]:
+    """Return the table of a layer of routed experts: GEMMs and what leaves a GPU, for its routing."""
+    from t3sim.workload.moe import exchanged_bytes, gemms_of, mean_rows, weight_bytes
+    from t3sim.workload.routings import routing_of
+
+    routing = routing_of(experts)
+    groups = f" of {experts.top_groups} of {experts.groups} groups" if experts.groups else ""
+    head = (
+        f"routed experts of {experts.gpus} GPUs: {experts.n_experts} experts, {experts.experts_per_gpu} on a GPU"
+        f"{f' in slices of {experts.tp}' if experts.tp > 1 else ''}, top {experts.top_k}{groups};"
+        f" {experts.tokens_per_gpu} tokens of each GPU, routing {experts.routing.text}"
+        f" (most loaded GPU {routing.imbalance():.2f} x the mean)"
+    )
+    loads = routing.loads()
+    busiest = loads[int(loads.sum(axis=1).argmax())]
+    rows = []
+    for name, gemm in zip(("MoE FC-1", "MoE FC-2"), gemms_of(experts, mean_rows(experts)), strict=True):
+        flops = 2 * int(busiest.sum()) * gemm.n * gemm.k
+        spread = f"{int(busiest.min())} to {int(busiest.max())}"
+        rows.append([name, spread, str(gemm.n), str(gemm.k), f"{flops / 1e9:.1f}", types])
+    dispatched, combined = exchanged_bytes(experts, routing)
+    sent = (
+        f"a GPU sends up to {dispatched / 1e6:.1f} MB in dispatch ({experts.sent_element}), each token once to a GPU,"
+        f" and {combined / 1e6:.1f} MB in combine ({experts.combine_element});"
+        f" {weight_bytes(experts) / 1e9:.2f} GB of weights of experts"
+    )
+    table = aligned([EXPERT_HEADINGS, *rows], n_words=2)
+    return [*wrap(head, WIDTH, subsequent_indent="  "), *table, *wrap(sent, WIDTH, subsequent_indent="  ")]
 
 
 def _types(model: ModelSpec, sublayer: str) -> str:

@@ -119,7 +119,7 @@ class ModelSpec(Spec):
     parts: tuple[Literal["attention", "feed-forward"], ...] = Field(
         ("attention", "feed-forward"), description="Dense parts that a layer has."
     )
-    moe: MoeSpec | None = Field(None, description="Routed experts, which are not simulated yet.")
+    moe: MoeSpec | None = Field(None, description="Routed experts.")
     mla: MlaSpec | None = Field(None, description="Latent attention instead of key and value heads.")
     elements: CheckpointTypes | None = Field(None, description="Element types that the checkpoint states.")
     group: str = Field("", description="Which layers these are, in a model whose layers differ.")

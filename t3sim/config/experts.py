@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -40,6 +40,30 @@ class RoutingSpec(Spec):
         description="Capacity of an expert for one GPU's rows, relative to an even share; rows beyond it are dropped. "
         "If omitted, no token is dropped.",
     )
+
+    @property
+    def text(self) -> str:
+        """The law and its exponent in one word, like ``power_law_1.2``; of a recorded routing ``recorded``."""
+        word = self.kind.replace("-", "_")
+        return word if self.exponent is None else f"{word}_{self.exponent:g}"
+
+
+def routing_called(text: str) -> RoutingSpec:
+    """Return the routing that a text such as ``power_law_1.2`` calls; raises ``ValueError`` if there is none."""
+    word, _, exponent = text.replace("-", "_").rpartition("_")
+    name = (word if word and exponent[:1].isdecimal() else text).replace("_", "-")
+    kind = next((one for one in get_args(RoutingKind) if one == name and one != "recorded"), None)
+    if kind is None:
+        known = "balanced, uniform, zipf_1, power_law_1.2, power_law_sampled_1.9"
+        raise ValueError(f"routing {text[:40]!r} is not known; others are like {known}")
+    try:
+        number = float(exponent) if name != text.replace("_", "-") else None
+        routing = RoutingSpec(kind=kind, exponent=number)
+    except ValueError:
+        raise ValueError(f"routing {text[:40]!r}: {exponent!r} is no exponent from 0 to 20") from None
+    for _, message in _of_routing(routing):
+        raise ValueError(f"routing {text[:40]!r}: {message}")
+    return routing
 
 
 class ExpertsFields(Spec):

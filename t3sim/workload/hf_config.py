@@ -2,7 +2,7 @@
 
 ``hf_families`` has what is known of each family; ``hf_layers`` which layers have attention, experts or neither, and
 ``checkpoint_types`` the element types.  Layers of like sizes make a group, which is a ``ModelSpec`` each.  What a layer
-has that is not simulated (routed experts, state-space layers, linear attention) is left out and named; a file is
+has that is not simulated (state-space layers, linear attention) is left out and named; a file is
 refused if nothing is left, or if its family is not known.  Keys that do not change the shape of a layer are not looked
 at.
 """
@@ -155,7 +155,7 @@ class _Reader:
             if len(every) > 1:
                 group["group"] = f"{_numbered(layers)} of {n} layers: {self.described(sizes, mixers, every)}"
             found.append(group)
-        if all(not group["parts"] and not (group["moe"] and group["moe"].shared_intermediate) for group in found):
+        if all(not group["parts"] and not group["moe"] for group in found):
             for what in dict.fromkeys(what for group in found for what in group["left_out"]):
                 self.problems.add(
                     self.at, self.where + (key or "model_type"), f"{what}: not simulated; nothing is left"
@@ -184,7 +184,6 @@ class _Reader:
         width = None
         if kind.feed_forward == "moe":
             sizes["moe"] = self.experts(i)
-            left_out.append("routed experts")
             if self.family.beside_experts or self.found.get("residual_moe") is True:
                 width = self.value_of((self.family.beside_experts or "intermediate_size",), "intermediate", i)
         elif kind.feed_forward == "dense" and not _is_absent(block.get("ffn")):
@@ -387,7 +386,7 @@ class _Reader:
             shapes = {tuple(one[key] for key in keys) for one in every if "attention" in one["parts"]}
             kind = {"full": "full ", "sliding": "sliding-window "}.get(next(iter(mixers)), "")
             words.append("MLA" if sizes["mla"] else f"{kind if len(shapes) > 1 and len(mixers) == 1 else ''}attention")
-        words += [what for what in sizes["left_out"] if what not in ("routed experts", self.family.besides)]
+        words += [what for what in sizes["left_out"] if what != self.family.besides]
         if sizes["moe"]:
             words.append("experts")
         if "feed-forward" in sizes["parts"]:

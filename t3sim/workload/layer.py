@@ -93,7 +93,7 @@ def _generation_workloads(workload: WorkloadSpec, model: ModelSpec) -> Iterator[
     tp = workload.tp
     if model.mla is None:
         yield part("QKV", gemm_of(model, "QKV", tp, "ag-gemm"), is_alone=True)
-    for one in projections_of(model, tp) if model.mla is not None else ():
+    for one in projections_of(model, tp) if model.mla is not None else ():  # of one o_a at most: ``why_no_layer``
         yield part(one.name, one.gemm, is_alone=True)
     yield part("OP", gemm_of(model, "OP", tp), is_alone=False)
     yield part("FC-1", gemm_of(model, "FC-1", tp, "ag-gemm"), is_alone=True)
@@ -129,11 +129,12 @@ def why_no_layer(model: ModelSpec, kind: LayerKind) -> str | None:
     if model.heads is None:
         return f"`{model.name}` has no `heads`, which a layer needs"
     if kind == "generation":
-        if model.left_out or len(model.parts) < 2 or (model.mla is not None and model.mla.o_lora_rank is not None):
+        is_grouped = model.mla is not None and model.mla.o_lora_rank is not None
+        if model.moe or model.left_out or len(model.parts) < 2 or is_grouped:
             needed = "attention and one dense feed-forward part"
             return f"a layer of generation has {needed}; of `{model.name}` take a `sublayer`"
         return None
-    if model.left_out or model.mla or model.query_gate or model.value_dim or len(model.parts) < 2:
+    if model.moe or model.left_out or model.mla or model.query_gate or model.value_dim or len(model.parts) < 2:
         return f"a whole layer has plain attention and one dense feed-forward part; of `{model.name}` take a `sublayer`"
     return None
 

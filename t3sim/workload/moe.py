@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import numpy as np
+
 from t3sim.config.experiment import GemmShape, ModelSpec
-from t3sim.config.experts import ExpertsSpec
-from t3sim.workload.operands import bytes_of_b
+from t3sim.config.experts import ExpertsFields, ExpertsSpec, experts_findings
+from t3sim.workload.operands import bytes_of_a, bytes_of_b
+from t3sim.workload.routing import Routing
 from t3sim.workload.simulated_types import simulated_types
 from t3sim.workload.sublayers import EXPERTS
 
@@ -33,6 +36,8 @@ def experts_on(model: ModelSpec, gpus: int, **given: Any) -> ExpertsSpec:
     fields = {"ep": gpus, "tokens_per_gpu": tokens_of_a_gpu(model.tokens, gpus), **experts_of(model), **given}
     if "top_k" not in fields:
         raise ValueError(f"{model.name} {EXPERTS}: the model does not say how many experts a token has")
+    for key, message in experts_findings(ExpertsFields(**fields)):
+        raise ValueError(f"{model.name} {EXPERTS}: {key} {message}")
     return ExpertsSpec(**fields)
 
 
@@ -72,3 +77,14 @@ def weight_bytes(experts: ExpertsSpec) -> int:
     """Return the bytes of the weights of all routed and shared experts of the layer on one GPU."""
     gemms = [*experts.experts_per_gpu * gemms_of(experts, 1), *shared_gemms_of(experts)]
     return sum(bytes_of_b(gemm, gemm.n * gemm.k) for gemm in gemms)
+
+
+def exchanged_bytes(experts: ExpertsSpec, routing: Routing) -> tuple[int, int]:
+    """Return the most bytes that leave a GPU in dispatch and in combine if a token goes to a GPU once."""
+    tokens = routing.tokens_between()
+    others = tokens - np.diag(np.diag(tokens))
+    sent, returned = (
+        GemmShape(m=1, n=1, k=1, element=element) for element in (experts.sent_element, experts.combine_element)
+    )
+    rows = int(others.sum(axis=1).max()), int(others.sum(axis=0).max())
+    return bytes_of_a(sent, rows[0] * experts.hidden), bytes_of_a(returned, rows[1] * experts.hidden)

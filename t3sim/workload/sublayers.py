@@ -52,6 +52,8 @@ ALSO_CALLED: dict[str, str] = {
                      "attn_out"), "OP"),
     **dict.fromkeys(("qkv_proj", "q_proj", "k_proj", "v_proj", "wqkv", "c_attn", "query_key_value"), "QKV"),
 }  # fmt: skip
+# GEMMs of latent attention and of shared experts: no collective of their own, but for the last.
+PROJECTIONS = ("q", "q_a", "q_b", "kv_a", "kv_b", "o_a", "shared FC-1", "shared FC-2")
 Split = Literal["rows", "columns", "none"]
 
 
@@ -60,12 +62,13 @@ class Projection:
     """A GEMM of a layer that is no sublayer, as one GPU computes it, and what of it tensor parallelism slices.
 
     ``split``: columns of the output (each GPU has its own), rows of the weights (outputs are summed), or none: every
-    GPU computes the same.
+    GPU computes the same.  ``times``: how often a GPU computes such a one, each with other weights.
     """
 
-    name: str
+    name: str  # of PROJECTIONS
     gemm: GemmShape
     split: Split
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,9 @@ def types_of(model: ModelSpec, sublayer: str) -> dict[str, Any]:
 
 def lacks(model: ModelSpec, sublayer: str) -> str | None:
     """Return why *model* has no such sublayer, one of ``SUBLAYERS``; None if it has."""
+    if sublayer in PROJECTIONS:
+        own = [one.name for one in projections_of(model, 1)]
+        return None if sublayer in own else f"these layers have {', '.join(own) or 'no such projection'}"
     if sublayer == EXPERTS:
         return None if model.moe is not None else "these layers have no routed experts"
     if sublayer in ("FC-1", "FC-2"):
@@ -125,7 +131,7 @@ def lacks(model: ModelSpec, sublayer: str) -> str | None:
 
 def sublayer_spelled(name: str) -> str:
     """Return the sublayer that *name* is but for case and ``-``, like ``fc2``; *name* itself if there is none."""
-    return spelled_as(name, dict.fromkeys(name for phases in PHASES_OF.values() for name in phases))
+    return spelled_as(name, dict.fromkeys([*(one for phases in PHASES_OF.values() for one in phases), *PROJECTIONS]))
 
 
 def sublayer_called(name: str) -> str | None:
@@ -140,9 +146,9 @@ def projections_of(model: ModelSpec, tp: int) -> list[Projection]:
     """
     found: list[Projection] = []
 
-    def add(name: str, n: int, k: int, split: Split) -> None:
+    def add(name: str, n: int, k: int, split: Split, times: int = 1) -> None:
         types = types_of(model, "FC-2" if name.startswith("shared") else "OP")
-        found.append(Projection(name, GemmShape(m=model.tokens, n=n, k=k, **types), split))
+        found.append(Projection(name, GemmShape(m=model.tokens, n=n, k=k, **types), split, times))
 
     mla = model.mla
     if mla is not None and "attention" in model.parts:
@@ -159,7 +165,7 @@ def projections_of(model: ModelSpec, tp: int) -> list[Projection]:
         else:
             groups = _share(model, "OP", "o_groups", mla.o_groups, tp)
             width = _stated(model.heads) * mla.v_head_dim // mla.o_groups
-            add(f"o_a ({groups} times)" if groups > 1 else "o_a", mla.o_lora_rank, width, "columns")
+            add("o_a", mla.o_lora_rank, width, "columns", groups)
     shared = None if model.moe is None else model.moe.shared_intermediate
     if shared is not None:
         width = _share(model, "FC-2", "width of shared experts", shared, tp)
@@ -193,7 +199,7 @@ def cache_width(model: ModelSpec, tp: int) -> int:
 
 def weight_bytes_of(model: ModelSpec, tp: int) -> int:
     """Return the bytes of a layer's weights on one of *tp* GPUs, in their types; routed experts included."""
-    gemms = [one.gemm for one in projections_of(model, tp)]
+    gemms = [one.gemm for one in projections_of(model, tp) for _ in range(one.times)]
     gemms += [gemm_of(model, name, tp) for name in SUBLAYERS if lacks(model, name) is None]
     found = sum(bytes_of_b(gemm, gemm.n * gemm.k) for gemm in gemms)
     if model.moe is not None:

@@ -246,7 +246,7 @@ def test_latent_attention_and_experts_are_data() -> None:
     assert dense.mla == sparse.mla == mla
     assert (dense.moe, dense.intermediate) == (None, 18432)
     moe = MoeSpec(experts=256, top_k=8, intermediate=2048, shared_intermediate=2048, groups=8, top_groups=4)
-    assert (sparse.moe, sparse.left_out) == (moe, ("indexer of sparse attention", "routed experts"))
+    assert (sparse.moe, sparse.left_out) == (moe, ("indexer of sparse attention",))
 
 
 def test_projections_of_latent_attention() -> None:
@@ -267,7 +267,7 @@ def test_queries_without_a_rank_are_one_projection(tmp_path: Path) -> None:
 
 def test_notes_name_what_is_left_out_and_what_is_read() -> None:
     notes = " ".join(named_model(str(CONFIGS / "qwen3.5-122b-a10b-nvfp4.json")).notes)
-    for words in ("text_config", "linear attention (of 36 of 48", "routed experts (of 48 of 48", "modelopt"):
+    for words in ("text_config", "linear attention (of 36 of 48", "modelopt"):
         assert words in notes
     assert "num_key_value_heads" not in notes
 

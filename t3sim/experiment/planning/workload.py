@@ -30,7 +30,17 @@ from t3sim.workload.layer import held_of, other_operators, sublayers_of, why_no_
 from t3sim.workload.models import NamedModel, named_model
 from t3sim.workload.moe import gemms_of, mean_rows
 from t3sim.workload.simulated_types import in_type, on_machine
-from t3sim.workload.sublayers import EXPERTS, PHASES_OF, SUBLAYERS, TURNED_AROUND, gemm_of, lacks, sublayer_called
+from t3sim.workload.sublayers import (
+    EXPERTS,
+    PHASES_OF,
+    PROJECTIONS,
+    SUBLAYERS,
+    TURNED_AROUND,
+    gemm_of,
+    lacks,
+    projections_of,
+    sublayer_called,
+)
 
 ReadTrace = tuple[Path, GemmShape, TilingSpec, int]  # where it is, and what it holds but for the tiles
 OF_A_MODEL = ("sublayer", "group", "layer", "tokens", "element")  # keys that say what of a model, and of what size
@@ -149,10 +159,7 @@ class WorkloadReader:
                 model = named.with_sublayer(EXPERTS, given.group)
             except ValueError as error:
                 raise refusal(tree, "workload.group", f"{error} groups of layers") from None
-            if given.element is not None:
-                model = in_type(model, given.element)
-            elif machine is not None:
-                model = on_machine(model, machine.gpu.compute_unit)
+            model = self._on_machine(model, given, machine)
         experts = read_experts(tree, given, model, self._folder)
         name = None if model is None else model.name
         parts = {"model": name, "sublayer": EXPERTS, "tp": experts.gpus, "operator": "moe", "experts": experts}
@@ -163,6 +170,8 @@ class WorkloadReader:
     ) -> tuple[dict[str, Any], GemmShape]:
         """A sublayer or a layer of a model; the sublayers of a layer have outputs of one size, so one kernel."""
         problems, operator = Problems(), operator_of(given)
+        if given.sublayer in PROJECTIONS:
+            return self._projection(tree, given, tp, machine)
         known = list(PHASES_OF[operator])
         model = problems.caught(self._model, tree, given)
         if given.sublayer is None and given.layer is None:
@@ -180,10 +189,7 @@ class WorkloadReader:
             problems.report(tree, "workload.sublayer", message)
         problems.raise_any()
         assert model is not None
-        if given.element is not None:
-            model = in_type(model, given.element)
-        elif machine is not None:
-            model = on_machine(model, machine.gpu.compute_unit)
+        model = self._on_machine(model, given, machine)
         if given.sublayer is not None and (why_not := lacks(model, TURNED_AROUND.get(given.sublayer, given.sublayer))):
             at_group = f" of group {given.group}" if given.group is not None else ""
             message = f"{model.name} {given.sublayer}{at_group}: {why_not}"
@@ -195,6 +201,31 @@ class WorkloadReader:
             raise CannotSliceError(refusal(tree, "workload.tp", str(error)).problems) from None
         parts = {"model": model.name, "sublayer": given.sublayer, "layer": layer, "tp": tp, "operator": operator}
         return {**parts, "gemm": gemm if layer is None else None}, gemm
+
+    def _projection(
+        self, tree: Node, given: WorkloadFile, tp: int, machine: MachineSpec | None
+    ) -> tuple[dict[str, Any], GemmShape]:
+        """A GEMM of latent attention or of the shared experts: alone, or of all GPUs if its outputs are summed."""
+        model = self._on_machine(self._model(tree, given), given, machine)
+        assert given.sublayer is not None
+        if why_not := lacks(model, given.sublayer):
+            raise refusal(tree, "workload.sublayer", f"{model.name} {given.sublayer}: {why_not}")
+        try:
+            one = next(one for one in projections_of(model, tp) if one.name == given.sublayer)
+        except ValueError as error:
+            raise CannotSliceError(refusal(tree, "workload.tp", str(error)).problems) from None
+        is_summed = one.split == "rows"
+        if given.operator is not None and (not is_summed or given.operator not in ("gemm-rs", "gemm-ar")):
+            what = "takes gemm-rs or gemm-ar" if is_summed else "has no collective; remove this key"
+            raise refusal(tree, "workload.operator", f"is {given.operator}, but {given.sublayer} {what}")
+        whole = {"tp": tp if is_summed else 1, "operator": operator_of(given)}
+        return {"model": model.name, "sublayer": one.name, "gemm": one.gemm, **whole}, one.gemm
+
+    def _on_machine(self, model: ModelSpec, given: WorkloadFile, machine: MachineSpec | None) -> ModelSpec:
+        """*model* with the element types that are asked for, or that the machine runs it with."""
+        if given.element is not None:
+            return in_type(model, given.element)
+        return model if machine is None else on_machine(model, machine.gpu.compute_unit)
 
     def _model(self, tree: Node, given: WorkloadFile) -> ModelSpec:
         """The model, with the tokens and the sequence of this workload."""
