@@ -167,7 +167,7 @@ def test_partial_sums_cannot_be_sent_or_counted() -> None:
 
 
 @pytest.mark.parametrize("name", cases(SPLITTING, "sequential", "async-tp", "te-ring-ag"))
-@pytest.mark.parametrize("n_panels", [2, 3, 5])
+@pytest.mark.parametrize("n_panels", cases([2, 3, 5], 3))
 def test_strategies_run_split_gemms_with_right_values_in_both_modes(name: str, n_panels: int) -> None:
     mirrored, explicit = checked(of(name, n_panels)), checked(of(name, n_panels, "mode=explicit"))
     assert differences(mirrored, explicit) == []

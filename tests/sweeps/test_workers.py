@@ -80,7 +80,7 @@ def test_killing_all_workers_now_and_then_loses_nothing(command: Command, expect
     assert command.rows(output) == command.rows(expected)
 
 
-@pytest.mark.parametrize(("strategy", "n_units"), cases([("killed", 3), ("exits", 2)], ("killed", 3), n_names=2))
+@pytest.mark.parametrize(("strategy", "n_units"), cases([("killed", 3), ("exits", 2)], ("exits", 2), n_names=2))
 def test_a_phase_that_kills_its_worker_is_set_aside(strategy: str, n_units: int, tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY + DEADLY_WAYS[strategy], encoding="utf-8")
     output = tmp_path / "results"
