@@ -103,7 +103,7 @@ class PluginError(T3SimError, exit_code=2):
 
     @classmethod
     def of(cls, error: BaseException, what: str, home: tuple[str, int]) -> PluginError:
-        """Return what to raise for *error* in *what*; *home* is the place if no line of a user was under way."""
+        """Return what to raise for *error* in *what*; *home* is the place if no line of a user was running."""
         if isinstance(error, SyntaxError) and error.filename is not None:
             return cls(error.filename, error.lineno or 1, f"{what}: {type(error).__name__}: {error.msg}")
         text = str(error) if isinstance(error, T3SimError) else f"{type(error).__name__}: {error}"

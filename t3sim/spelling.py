@@ -17,7 +17,7 @@ def folded(name: str) -> str:
 def spelled_as(name: T, known: Iterable[str]) -> T | str:
     """Return the one of *known* that *name* means, in its own spelling; *name* itself if there is none, or several.
 
-    What is no text is returned as it is.
+    Values other than text are returned unchanged.
     """
     if not isinstance(name, str):
         return name

@@ -511,8 +511,8 @@ _ALL = (
         "peer_access", "some workgroups of one GPU store to, or load from, a peer's memory or their own GPU's",
         *ACCESSED,
         _text("access", "store, load, bulk_store (by the bulk copy engine of an SM)", ACCESSES),
-        _text("pattern", "contiguous, or an FP16 tile of 128 x 256 in rows of 6 KiB (tile_rows: threads in a row store"
-              " pieces in a row, tile_scattered: 16 B in a row each, half after half, tile_fragments: a warp 8 rows,"
+        _text("pattern", "contiguous, or an FP16 tile of 128 x 256 in rows of 6 KiB (tile_rows: adjacent threads store"
+              " adjacent pieces, tile_scattered: 16 B each, contiguous, half after half, tile_fragments: a warp 8 rows,"
               " 16 B of each, or 32)", ACCESS_PATTERNS),
         _count("bytes", "B", "of the array"),
         _time("time_us", "median", _access_floor),

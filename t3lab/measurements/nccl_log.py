@@ -92,7 +92,7 @@ def of_text(text: str, file_name: str) -> Found:
 
 
 class _Log:
-    """Reads a log line by line: what is said before a table belongs to it, up to the end of its run."""
+    """Reads a log line by line: lines before a table belong to it, up to the end of its run."""
 
     def __init__(self) -> None:
         self.read = Found()

@@ -94,7 +94,7 @@ class Bench:
         return regime_of(row, loops, self.measurements, self.machine, self.operating_point)
 
     def gemm(self, row: Measurement, machine: MachineSpec, n_compute_units: int | None = None) -> GemmAlone:
-        """Return the GEMM of *row* by itself."""
+        """Return the isolated GEMM of *row*."""
         shape = shape_of(row)
         return GemmAlone(machine, self.tiling_of(shape), shape, n_compute_units)
 

@@ -78,7 +78,7 @@ class Outcome:
 class Simulation(MadeOfPhases):
     """What simulations have in common: each is one part, unless it says otherwise in ``result``."""
 
-    keeps_tiles = False  # if one GPU stands for all
+    keeps_tiles = False  # if one GPU represents all
 
     @cached_property
     def run(self) -> RunSpec:
@@ -382,7 +382,7 @@ class RecordedTiles(Simulation):
 class Scatter(Simulation):
     """A GEMM that stores each tile at the GPU that owns its rows, between two barriers, and the sum of what came.
 
-    All GPUs begin with the rows of the next one (``next``), and one stands for all; or with row 0 (``naive``), and each
+    All GPUs begin with the rows of the next one (``next``), and one represents all; or with row 0 (``naive``), and each
     is simulated.
     """
 

@@ -74,8 +74,8 @@ def cases_of_model(
     """Return the GEMMs of a layer of *model* in one *phase* (forward, backward) at each degree and number of tokens.
 
     With sequence *parallelism* they reduce and scatter, or gather, the rows; with tensor parallelism alone two of them
-    reduce all, and the others communicate nothing.  ``auto``: the first where tp divides the tokens.  *left_out* is
-    told of each GEMM that cannot be had while others can.  Raises ``UsageError`` that names the option of each problem
+    reduce all, and the others communicate nothing.  ``auto``: the first where tp divides the tokens.  *left_out*
+    receives each GEMM that cannot be had while others can.  Raises ``UsageError`` that names the option of each problem
     if none can.
     """
     found: list[RunSpec] = []

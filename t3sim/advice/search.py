@@ -81,7 +81,7 @@ class Candidate:
 
     @property
     def scheme(self) -> str:
-        """Return what it is told apart by: the strategy, or the value of a parameter that names a scheme."""
+        """Return what distinguishes it: the strategy, or the value of a parameter that names a scheme."""
         declared = overlap_strategies.get(self.strategy).parameters
         named = [str(value) for name, value in self.params if declared[name].schemes_of]
         return ", ".join(named) or self.strategy

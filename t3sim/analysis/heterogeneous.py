@@ -2,7 +2,7 @@
 
 Every point is compared with the one of the same workload and strategy on the ring of identical GPUs, which the sweep
 has to hold. Left: the response of the sublayer against the size of the cause. Above the line y = x the ring amplifies
-the cause, below it absorbs it. Right: the time added to the sublayer over what the cause costs that part by itself.
+the cause, below it absorbs it. Right: the time added to the sublayer over what the cause costs that part alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Effect(NamedTuple):
     cause: float  # how much longer that part takes, or how much later it is; 0 in the ring of identical GPUs
     added_us: float  # by how much the sublayer takes longer
     slowdown_percent: float  # the same, relative to the ring of identical GPUs
-    share: float | None  # time added over what the cause costs that part by itself; None without a cause
+    share: float | None  # time added over what the cause costs that part alone; None without a cause
 
 
 Effects = dict[str, dict[str, list[Effect]]]  # workload -> strategy -> effects, from the smallest cause
@@ -64,13 +64,13 @@ class Sweep(NamedTuple):
 
 
 def _of_clock(row: Row, identical: Row, value: str, machine: Mapping[str, Any]) -> tuple[float, float]:
-    """Per cent of a cycle; by itself what the isolated GEMM loses."""
+    """Per cent of a cycle; alone what the isolated GEMM loses."""
     longer = 100 * (machine["gpu"]["compute_clock"] / parse_frequency(value) - 1)
     return longer, (row["gemm_us"] or 0.0) - (identical["gemm_us"] or 0.0)
 
 
 def _of_bandwidth(_row: Row, identical: Row, value: str, machine: Mapping[str, Any]) -> tuple[float, float]:
-    """Per cent of the time of a byte; by itself what all bytes of the link lose."""
+    """Per cent of the time of a byte; alone what all bytes of the link lose."""
     common, own = machine["link"]["bandwidth"], parse_bandwidth(value)
     us_for_bytes = US_PER_S * (identical["link_bytes"] or 0)
     return 100 * (common / own - 1), us_for_bytes / own - us_for_bytes / common

@@ -39,7 +39,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     axes.get_yticklabels()[0].set_color(QUIET_COLOUR)
     style.legend_above(axes)
     workloads = ", ".join(dict.fromkeys(workload_name(row) for row in results.rows))
-    caption = f"Geometric mean of the speedup over {workloads}; the lines are those of the machine as it is."
+    caption = f"Geometric mean of the speedup over {workloads}; the lines are those of the unchanged machine."
     return [Drawing(figure, caption, tables={"sensitivity": table})]
 
 
@@ -51,7 +51,7 @@ def sensitivity_table(results: Results) -> pd.DataFrame:
         speedups.setdefault(row["machine"], {})[row["strategy"], *workload_key(row)] = row["speedup"]
     bases = [name for name in speedups if name == machine_base(name)]
     if len(bases) != 1 or len(speedups) < 2:
-        raise InputDataError(f"{results.path}: needs one machine as it is and others that change something in it")
+        raise InputDataError(f"{results.path}: needs one unchanged machine and others that change something in it")
     shared = set.intersection(*map(set, speedups.values()))
     results.required(shared, "there is no workload that all of its machines have run")
     strategies = style.strategy_order(key[0] for key in shared)

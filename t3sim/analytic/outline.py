@@ -3,7 +3,7 @@
 An outline takes its turns as the simulation does: streams, launches and the host, compute units tile by tile, copy
 engines, the link and its buffer, signals.  Of the memory it knows the bandwidth, and that operands are read once by
 each kernel, or once by all if they fit the L2; what units do to each other there it leaves out.  So it is optimistic,
-and about a thousand times cheaper.  One GPU stands for all: what it sends to others, others send to it meanwhile.
+and about a thousand times cheaper.  One GPU represents all: what it sends to others, others send to it meanwhile.
 
 Times are picoseconds.
 """

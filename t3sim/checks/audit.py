@@ -1,6 +1,6 @@
 """Observers of a run that do not change it: the full checks, and whether to keep a timeline.
 
-The checks are of every DRAM command, every invariant on the way, and real values if asked for.
+The checks are of every DRAM command, every invariant during the run, and real values if asked for.
 
 An ``Audit`` belongs to an experiment and follows each phase that is simulated.  What it finds wrong ends
 the run with a ``ModelError``; what it found right it counts, so that a user sees what was looked at.
@@ -31,7 +31,7 @@ LOOK_EVERY = 8  # reports of progress, one in eight quanta, between two looks at
 class Audit:
     """What an experiment wants to know besides its results, and what the full checks have looked at so far."""
 
-    has_checks: bool = False  # DRAM commands, invariants on the way, counters recomputed
+    has_checks: bool = False  # DRAM commands, invariants during the run, counters recomputed
     has_data: bool = False  # real values through the memories
     has_timeline: bool = True  # what each part did when: up to a quarter of a second for each GPU
     seed: int = 1
@@ -42,7 +42,7 @@ class Audit:
     n_values: int = 0
 
     def follow(self, devices: Sequence[Device]) -> FollowedRun:
-        """Follow what is loaded on *devices*: those of all ranks, or one that stands for all."""
+        """Follow what is loaded on *devices*: those of all ranks, or one that represents all."""
         return FollowedRun(self, devices)
 
     def summary(self) -> list[str]:

@@ -4,7 +4,7 @@ Each claim compares two numbers that the machine came to in different ways: what
 what left it, request by request and cycle by cycle, counters of the DRAM and counters of the units
 that wait for it, what a table asked for and what was done.  All are integers and must be equal; a
 bound must hold exactly.  They hold at every moment between two slots, with what is still inside on
-one side, so a run can be checked while it goes on.
+one side, so a run can be checked at any time.
 
 C1 conservation by kind, C2 bytes, C3 closed forms of the workload, C4 the ring, C5 the L2, C7 time,
 C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.  S1 and S2 are in ``specification``.

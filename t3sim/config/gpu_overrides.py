@@ -184,7 +184,7 @@ def differing(one: BaseModel, other: BaseModel, prefix: str = "") -> Iterator[st
 
 
 def differences(machine: MachineSpec) -> Iterator[tuple[str, str]]:
-    """Yield what makes a ring heterogeneous, so that one GPU cannot stand for all: key below the machine, and words."""
+    """Yield what makes a ring heterogeneous, so that one GPU cannot represent all: key below the machine, and words."""
     changed = [
         *((f"gpu[{own.number}]", own.gpu, machine.gpu) for own in machine.own_gpus),
         *((f"memory[{own.number}]", own.memory, machine.memory) for own in machine.own_gpus),

@@ -306,9 +306,9 @@ class CollectiveKernelSpec(Spec):
     ``kind`` ``chunk``: all compute units share each step of the ring (T3 section 2.3).  ``channels``: ``channels``
     compute units each run a ring of their own, in slices, and copy what arrives out of a receive buffer (NCCL).
 
-    With ``wavefront_lines`` the loads in flight are of each array; a wavefront loads, waits and stores by itself, the
-    oldest first.  Where it adds up, it waits in ``sum_rounds`` rounds, of which the first loads the first array and a
-    part of the others.  Threads that wait for flags in the data go on line by line.
+    With ``wavefront_lines`` the limit of outstanding loads is per array; wavefronts are independent, the oldest has
+    priority.  A sum waits in ``sum_rounds`` rounds, of which the first loads the first array and a part of the others.
+    Threads that wait for flags in the data proceed line by line.
 
     The numbers stated here are those of the plain protocol (NCCL's Simple), whose flags follow the data;
     ``low_latency`` and ``low_latency_128`` (NCCL's LL and LL128) are protocols that small arrays may take instead.
@@ -364,7 +364,7 @@ class CollectiveKernelSpec(Spec):
 
     @property
     def n_wavefronts(self) -> int:
-        """Wavefronts of a workgroup that load and store by themselves; 0: it goes on line by line."""
+        """Wavefronts of a workgroup that load and store independently; 0: it proceeds line by line."""
         return self.max_outstanding_lines // self.wavefront_lines if self.wavefront_lines else 0
 
     @property
@@ -749,7 +749,7 @@ class MachineSpec(UniformMachineSpec):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all GPUs and links are identical and start together, so that one stands for all."""
+        """Whether all GPUs and links are identical and start together, so that one represents all."""
         return not (self.own_gpus or self.own_links or self.start_skew)
 
     def of_gpu(self, number: int) -> MachineSpec:

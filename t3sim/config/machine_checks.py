@@ -131,7 +131,7 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
         message = f"is {together}, cannot be above `max_outstanding_lines`, {lines}"
         yield "gpu.collective_kernel.wavefront_lines", message
     if rounds > (together or 1):
-        most = together or "which is not given: each line is by itself"
+        most = together or "which is not given: each line is independent"
         message = f"is {rounds}, cannot be above `wavefront_lines`, {most}"
         yield "gpu.collective_kernel.sum_rounds", message
     access, one_line = machine.memory.access, _one_line(machine)
@@ -252,7 +252,7 @@ def _switch(machine: MachineSpec) -> Iterator[Finding]:
     """A switch without a buffer, a buffer without a switch, GPUs that are connected in other ways than the rest."""
     link, line = machine.link, machine.gpu.l2.line
     if link.topology == "switch" and link.ingress_buffer is None:
-        message = "is switch, which needs `link.ingress_buffer`: what one GPU may have on the way to another"
+        message = "is switch, which needs `link.ingress_buffer`: the limit of data in flight from one GPU to another"
         yield "link.topology", message
     if link.ingress_buffer is not None and link.ingress_buffer < line:
         buffer = format_bytes(link.ingress_buffer)

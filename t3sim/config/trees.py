@@ -26,7 +26,7 @@ MAX_GUESSES = 50  # of known keys in place of unknown ones; a guess takes millis
 
 
 def with_value(node: Node, path: KeyPath, value: Node) -> Node:
-    """A copy of the tree in which *path* holds *value*; names of presets on the way become mappings."""
+    """A copy of the tree in which *path* holds *value*; names of presets along the path become mappings."""
     if not path:
         return value
     if not isinstance(node.value, dict):

@@ -1,6 +1,6 @@
 """Chunks of unlike shapes in a ring whose GPUs have the chunk of a position at the same place (decision 10).
 
-All GPUs of a ring do the same work one chunk position apart, so one may stand for all (T3 section 5.1). A granule that
+All GPUs of a ring do the same work one chunk position apart, so one may represent all (T3 section 5.1). A granule that
 leaves position ``p`` is stored at the same place of position ``p + 1``, which the program names when all chunks have
 the same shape.  When they have not (workgroups that do not divide by the number of GPUs, ragged tiles), the workgroups
 of the two chunks are paired in dispatch order, and the arrivals of one follow the progress of the departures of the

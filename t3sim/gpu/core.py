@@ -175,7 +175,7 @@ class GpuCore:
 
     @property
     def hears_itself(self) -> bool:
-        """Return whether it takes in what it sends, inside the loop: one GPU that stands for all."""
+        """Return whether it takes in what it sends, inside the loop: one GPU that represents all."""
         return bool(self._hears_at[0] < codes.NEVER)
 
     def hear_itself(self, quantum_ticks: int) -> None:

@@ -67,7 +67,7 @@ class Device:
     ) -> Generator[simpy.Event, Any, int]:
         """Run the loaded kernel to its end; return the tick at which it ended.
 
-        *report* is told the share of the work that is done, every ``LOOK_EVERY`` quanta.  SimPy's clock moves by up to
+        *report* receives the completed share of the work, every ``LOOK_EVERY`` quanta.  SimPy's clock moves by up to
         *n_at_once* quanta at a time, if nothing else is due in them: an event takes ten microseconds.
         """
         n_quanta = 0

@@ -1,4 +1,4 @@
-"""Requests and messages that are under way inside a GPU, read from its record without advancing it."""
+"""Outstanding requests and messages of a GPU, read from its record without advancing it."""
 
 from collections.abc import Callable
 from functools import cache

@@ -583,7 +583,7 @@ def tracker_predecessors(tracked: Ints, sets: Ints, places: int) -> Ints:
 
 
 def dispatch_window(place: Ints, mapped: Ints, predecessors: Ints) -> int:
-    """Return how many workgroups may be under way at a time: the shortest way back from one to its predecessor.
+    """Return how many workgroups may be in progress at a time: the shortest way back from one to its predecessor.
 
     *place* in the dispatch order of each workgroup; NEVER if none of those *mapped* has a predecessor.
     """
@@ -592,7 +592,7 @@ def dispatch_window(place: Ints, mapped: Ints, predecessors: Ints) -> int:
 
 
 def check_block_spans(first_tiles: Ints, n_tiles: Ints, n_wavefronts: int, window: int) -> None:
-    """Raise ``UsageError`` if a DMA block needs more workgroups at a time than may be under way."""
+    """Raise ``UsageError`` if a DMA block needs more workgroups at a time than may be in progress."""
     spans = (first_tiles + n_tiles - 1) // n_wavefronts - first_tiles // n_wavefronts + 1
     longest = int(spans.max())
     if longest > window:

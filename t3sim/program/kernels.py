@@ -122,7 +122,7 @@ def ring(
     units: Units = None,
     array: str = "data",
 ) -> Moves:
-    """Return a ring collective as a kernel: data go to the GPU before, which is told granule by granule.
+    """Return a ring collective as a kernel: data go to the GPU before, with a signal for each granule.
 
     The places of *schedule* are those of a new buffer, *array*.
     """

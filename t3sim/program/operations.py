@@ -6,7 +6,7 @@ an operation starts when the one before it in its stream has ended, all its wait
 **Places.**  An address is a number of a granule (one DRAM access).  Every GPU has the same buffers at the same
 addresses.  Another GPU is named by its *distance* d: GPU (rank + d) mod n; 0 is the GPU itself.  A program is best
 written in its rank's own frame: chunk p of an array is chunk (rank + p) mod n of all of it.  Then the programs of all
-ranks are equal, and one GPU may stand for all (``compare.difference``).
+ranks are equal, and one GPU may represent all (``compare.difference``).
 
 **Signals** are counters in a GPU's memory, zero at first.  They are posted (an amount is added) and waited for (at
 least so much).  *A rank that sees a post sees all that the poster had done or seen before it*: a post at the end of an

@@ -46,7 +46,7 @@ class Part:
 
     @cached_property
     def difference(self) -> str | None:
-        """Say where the ranks' programs differ; None: nowhere, and one GPU may stand for all."""
+        """Say where the ranks' programs differ; None: nowhere, and one GPU may represent all."""
         return difference(self.programs)
 
     def clocked(self, machine: MachineSpec, ticks_hz: int | None = None) -> MachineSpec:

@@ -385,7 +385,7 @@ def outcome_of(run: RunSpec) -> Outcome:
 
 
 def modes_of(run: RunSpec) -> tuple[str, ...]:
-    """Return the modes that a run may have: one GPU stands for all only where their programs are the same."""
+    """Return the modes that a run may have: one GPU represents all only where their programs are the same."""
     try:
         plan = plan_for(run, operator_of(run))
     except UsageError:

@@ -52,7 +52,7 @@ class Depth:
     same_results: int = 12
     interpreted: Sequence[str] = ("h200", "t3-150", "t3-tiny")  # presets
     n_processes: int = 1
-    report: Callable[[float], None] = lambda _: None  # is told the share of a property that is done
+    report: Callable[[float], None] = lambda _: None  # receives the completed share of a property
 
 
 DEEP = Depth(
@@ -73,7 +73,7 @@ def mirrored(case: DataCase) -> MirroredMachine:
 
 
 def conservation(depth: Depth) -> str:
-    """Is nothing lost, made twice or counted wrongly?  Every claim and DRAM command, while random runs go on."""
+    """Is nothing lost, made twice or counted wrongly?  Every claim and DRAM command, during random runs."""
     audit = Audit(has_checks=True)
     n_claims = 0
     for seed in range(depth.audited_runs):

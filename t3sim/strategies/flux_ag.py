@@ -28,7 +28,7 @@ PARAMETERS = {
 
 
 def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLACE) -> Program:
-    """Return *chunks* copies of the own shard to each other rank, the next one first, beside a GEMM of all rows.
+    """Return *chunks* copies of the own shard to each other rank, the next one first, during a GEMM of all rows.
 
     The barrier: before it others may still read what was gathered in the run before.  Local rows that are copied to
     their place first have another one behind them, as in Triton-distributed, where others fetch them there.

@@ -23,7 +23,7 @@ class Span:
     """An operation on one GPU: ticks from the begin of its part, bytes that it moved.
 
     What it sends is written where it arrives and counted here only, what it loads from others is read there and not
-    counted; None: it cannot be told from other operations.
+    counted; None: it cannot be distinguished from other operations.
     """
 
     gpu: int

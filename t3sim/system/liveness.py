@@ -1,7 +1,7 @@
 """Deadlock and livelock detection: deadlocks at once, livelocks after a time limit, event loops, Ctrl-C.
 
 ``run_to_end`` steps SimPy and sees what SimPy alone can see: that no event is left although the run has not ended,
-and that events go on and on while time stands still.  A ``Liveness`` looks into the GPUs every few quanta (see
+and that events continue while time does not advance.  A ``Liveness`` looks into the GPUs every few quanta (see
 ``checks.hang``).  Both end a run that hangs with a ``ModelError`` that says which part waits for what.
 """
 
@@ -126,7 +126,7 @@ class Liveness:
         return gpu.progress != before
 
     def is_quiet(self) -> bool:
-        """Return whether nothing is left that could make one of the GPUs move by itself."""
+        """Return whether nothing is left that could make one of the GPUs move without an external event."""
         if len(self.gpus) == 1 and self.env.peek() != simpy.core.Infinity:
             return False  # something besides the GPU itself is going to happen
         if self._settle():
@@ -147,7 +147,7 @@ class Liveness:
 def run_to_end(env: WatchedEnvironment, process: simpy.Process, liveness: Liveness | None = None) -> Any:
     """Run *env* until *process* ends; return its value, or raise what it raises.
 
-    Raises ``ModelError`` when no event is left although the process has not ended, and when events go on without
+    Raises ``ModelError`` when no event is left although the process has not ended, and when events continue without
     time moving.  *liveness* adds the state of the GPUs to the report.
     """
     if not process.processed:

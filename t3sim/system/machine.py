@@ -41,7 +41,7 @@ class Machine:
     """
 
     def __init__(self, cores: Sequence[GpuCore], quantum: int, n_gpus: int) -> None:
-        """*n_gpus* is how many GPUs there are; one core may stand for all."""
+        """*n_gpus* is how many GPUs there are; one core may represent all."""
         self.n_gpus = n_gpus
         self.topology = TOPOLOGIES[cores[0].machine.link.topology]
         self.env = WatchedEnvironment(initial_time=0)

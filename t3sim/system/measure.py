@@ -112,7 +112,7 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
 
 
 def timelines_of(cores: Sequence[GpuCore]) -> Timeline:
-    """Return what all GPUs of a part did when, with the ways of the data; one alone stands for all.
+    """Return what all GPUs of a part did when, with the ways of the data; one alone represents all.
 
     Ways lead from the stores that complete a block to the block, to where its tiles are sent on.  Stores to another
     GPU lead to the block there that sends their tile on; a step leads to the step there that waits for what it sends.
@@ -288,7 +288,7 @@ def _add_levels(timeline: Timeline, core: GpuCore, gpu: str) -> None:
 
 
 def _add_link(timeline: Timeline, track: str, n_bytes: NDArray[np.int64], edges: list[int]) -> None:
-    """Add when the link was given data: from the first of bins with *n_bytes* each to the last of them in a row."""
+    """Add when the link was given data: from the first of bins with *n_bytes* each to the last consecutive one."""
     is_busy = np.concatenate([[False], n_bytes > 0, [False]])
     for first, stop in np.flatnonzero(is_busy[1:] != is_busy[:-1]).reshape(-1, 2).tolist():
         sent = int(n_bytes[first:stop].sum())

@@ -142,7 +142,7 @@ class Parts:
 
 
 class MirroredParts(Parts):
-    """Parts in mirrored mode: one GPU stands for all.
+    """Parts in mirrored mode: one GPU represents all.
 
     All start a part when what comes before has ended and their links have carried what it sent (explicit mode:
     ``ExplicitParts.ready_at``).  A link is last where a chunk has fewer workgroups than the one that drives it.

@@ -75,7 +75,7 @@ class Crew(Generic[T, R]):
         return True
 
     def settle(self) -> None:
-        """Wait until no thread runs a window; for ``take_in``, after which turns go on."""
+        """Wait until no thread runs a window; for ``take_in``, after which turns resume."""
         self._n_settling += 1
         try:
             while self._n_busy and not self._is_over:

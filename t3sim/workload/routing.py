@@ -126,7 +126,7 @@ class Routing:
         """Return the GPUs in classes of equal load, the most loaded class first.
 
         Without *tolerance*, GPUs of a class compute the same rows for each of their experts, and send and receive the
-        same numbers of tokens at each distance: one of them stands for all.  With it, GPUs whose rows differ by at
+        same numbers of tokens at each distance: one of them represents all.  With it, GPUs whose rows differ by at
         most that share from the most loaded of their class are one class.
         """
         loads = self.loads()

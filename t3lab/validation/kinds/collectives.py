@@ -1,4 +1,4 @@
-"""``collectives``: one by itself: a ring with the machine's own channels or held to some, or an all-reduce kernel."""
+"""``collectives``: one alone: a ring with the machine's own channels or held to some, or an all-reduce kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t3sim.spelling import spelled_as
 
 # Algorithms that NCCL may have been held to, and what simulates them.
 HELD = {"Ring": "nccl-ring", "NVLS": "nccl-nvls"}
-LIMITED = "channel_limited_collectives"  # told apart in the tables
+LIMITED = "channel_limited_collectives"  # a row of its own in the tables
 
 
 def points(row: Measurement, bench: Bench) -> Iterable[Point]:

@@ -1,4 +1,4 @@
-"""A GEMM by itself: ``gemm`` (long loops), ``gemm_gaps`` (after an idle interval), ``gemm_sm_split`` (on fewer SMs)."""
+"""A GEMM alone: ``gemm`` (long loops), ``gemm_gaps`` (after an idle interval), ``gemm_sm_split`` (on fewer SMs)."""
 
 from __future__ import annotations
 

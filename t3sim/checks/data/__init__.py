@@ -9,7 +9,7 @@ Timing does not depend on any of this: the replay only reads the command log and
 
 Values are whole numbers, so sums are exact in every order.  Each granule also carries who contributed how often and
 what element it is (``elements``).  With all GPUs simulated, what arrives is what another sent.  In mirrored mode one
-GPU stands for all: what arrives is what it sends itself, with the values that the GPU there has in its place.
+GPU represents all: what arrives is what it sends itself, with the values that the GPU there has in its place.
 """
 
 from t3sim.checks.data.carried_program import CarriedProgram

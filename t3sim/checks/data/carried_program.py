@@ -37,7 +37,7 @@ class CarriedProgram:
     """
 
     def __init__(self, cores: Sequence[GpuCore], seed: int) -> None:
-        """*cores* have their programs loaded: those of all ranks in order, or one that stands for all."""
+        """*cores* have their programs loaded: those of all ranks in order, or one that represents all."""
         programs = [core.program for core in cores if core.program is not None]
         first = programs[0]
         self.cores, self.n = list(cores), first.n
@@ -77,7 +77,7 @@ class CarriedProgram:
 
     @property
     def is_mirrored(self) -> bool:
-        """Return whether one GPU stands for all."""
+        """Return whether one GPU represents all."""
         return len(self.cores) < self.n
 
     @property

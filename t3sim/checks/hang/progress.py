@@ -156,7 +156,7 @@ def has_something_to_come(core: GpuCore) -> bool:
 
 
 def scheduled_in(core: GpuCore) -> Iterator[Moment]:
-    """Yield the moments still to come in a GPU at which something may move by itself; the cheap ones first."""
+    """Yield the future moments at which a GPU may move without an external event; the cheap ones first."""
     return (moment for moment in moments(core) if core.now <= moment.at < codes.NEVER and is_in_reach(core, moment))
 
 

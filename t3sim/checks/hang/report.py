@@ -33,7 +33,7 @@ def describe_hang(hang: Hang, cores: Mapping[str, GpuCore], since: int) -> str:
     lines = [f"{hang.value}; since {_time(first, since)}, now {_time(first, now)}"]
     edges = waits_of(cores)
     way = min((way_from(f"{name}.kernel", edges) for name in cores), key=_rank)
-    if hang is Hang.NO_PROGRESS:  # only what asks its policy again and again goes on without progress
+    if hang is Hang.NO_PROGRESS:  # only repeated policy calls continue without progress
         lines += [f"  {_sentence(edge)}" for edge in edges if edge.on.endswith(".arbiter")][:WAY_LINES]
     lines += [f"  {_sentence(edge)}" for edge in way[-WAY_LINES:][::-1]]
     for name, core in cores.items():

@@ -1,6 +1,6 @@
 """Checks of a point across its sections: quantum and machine, tiling and compute unit, shape and number of GPUs.
 
-And as a ring: which GPUs and links there are, and whether one GPU may stand for all.
+And as a ring: which GPUs and links there are, and whether one GPU may represent all.
 """
 
 import math

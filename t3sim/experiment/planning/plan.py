@@ -160,7 +160,7 @@ def too_many_points(n_points: int) -> str:
 
 
 class _Planner:
-    """Makes the points of one experiment, and collects its problems on the way."""
+    """Makes the points of one experiment, and collects its problems."""
 
     def __init__(
         self, path: Path, overrides: tuple[str, ...], trace_root: Path | None, mapping: bytes | None = None

@@ -38,7 +38,7 @@ N_DEATHS = 3  # of its worker, while it runs alone, until a phase is set aside
 MAX_TRIALS = 20
 SETTLING_S = 0.5  # after a death: the scheduler reports other deaths separately
 LOOK_S = 0.5  # between two looks at the workers while no phase ends
-PATIENCE_S = 10.0  # without any worker, until the user is told
+PATIENCE_S = 10.0  # without any worker, until the user gets a message
 SHARES_EVERY_S = 1.0
 COUNT_EVERY_S = 1.0
 

@@ -1,7 +1,7 @@
 """Runs the phases of many points: plans them, simulates each once on workers, stores them, builds the points.
 
 Both ``t3sim run`` and ``t3sim validate`` and ``t3sim calibrate`` simulate with this.  A phase that is finished is kept
-at once, so whatever ends a run early, the next one goes on from there.
+at once, so after any interruption the next run resumes there.
 
 Phases depend on each other.  A task is submitted when the phases that it starts from are finished.  A point whose
 phases are all finished is asked once more, for its result.

@@ -80,7 +80,7 @@ def memory_limit(n: int) -> int:
 
 
 def start_forking() -> None:
-    """Start the process that workers are forked from and return; it goes on to load the kernel.
+    """Start the process that workers are forked from and return; it then loads the kernel.
 
     It and the workers ignore Ctrl-C, which a terminal sends to them too: the driver ends them.
     """

@@ -76,7 +76,7 @@ class Actor(NamedTuple):
 
 
 class Following:
-    """The programs of all ranks, or that of rank 0 if it stands for all, on their way."""
+    """The programs of all ranks, or that of rank 0 if it represents all, during their execution."""
 
     def __init__(self, programs: Sequence[Program], *, is_turned: bool) -> None:
         self.n = programs[0].n

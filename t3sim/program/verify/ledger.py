@@ -53,7 +53,7 @@ class Posted(NamedTuple):
 
 
 class Ledger:
-    """The signals of all ranks, or of rank 0 if it stands for all."""
+    """The signals of all ranks, or of rank 0 if it represents all."""
 
     def __init__(self, programs: Sequence[Program], n: int, tiles: Sequence[dict[int, TileState]]) -> None:
         self.n, self.n_followed = n, len(programs)

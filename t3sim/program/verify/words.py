@@ -38,7 +38,7 @@ class Findings:
 
 @dataclass(eq=False)
 class Words:
-    """Names for what is in the programs that are followed; of one that stands for all, ranks are named by distance."""
+    """Names for what is in the programs that are followed; of one that represents all, ranks are named by distance."""
 
     programs: Sequence[Program]
     tiles: Sequence[dict[int, TileState]]
