@@ -95,11 +95,7 @@ FILES = [
         "json: gemm m 128000000, n",
     ),
     ("F-B5 manifest claims 10^12 chunks", manifest(setm(n_chunks=10**12)), "999999999996 of the"),
-    (
-        "F-B5 footer claims more records",
-        table(lambda t: pa.concat_tables([t, t])),
-        "parquet: the file holds 24 records",
-    ),
+    ("F-B5 footer claims more records", table(lambda t: pa.concat_tables([t, t])), "parquet: the file holds 24"),
     ("F-B5 footer claims fewer records", table(lambda t: t.slice(0, 7)), "parquet: the file holds 7 records"),
     ("F-B5 manifest of 2 MiB", lambda p: manifest_path(p).write_text("{" + " " * (2 << 20)), "json: 2097153 bytes"),
     ("F-B6 duplicate", tiles(lambda w: w.__setitem__(5, w[4])), "record 5: covers the tile"),
@@ -151,11 +147,7 @@ FILES = [
         lambda p: manifest_path(p).write_text('{"origin": "a", "origin": "b"}'),
         "json: not valid JSON: key",
     ),
-    (
-        "F-B8 manifest with NaN",
-        lambda p: manifest_path(p).write_text('{"n_chunks": NaN}'),
-        "json: not valid JSON: NaN is not",
-    ),
+    ("F-B8 manifest with NaN", lambda p: manifest_path(p).write_text('{"n_chunks": NaN}'), "json: not valid JSON: NaN"),
     (
         "F-B8 manifest with 5000 digits",
         lambda p: manifest_path(p).write_text('{"n_chunks": ' + "9" * 5000 + "}"),
