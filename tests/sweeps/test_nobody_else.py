@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import DEEP, REPOSITORY
+from tests.conftest import REPOSITORY
 from tests.smoke.command_line import HANG_S
 from tests.sweeps.intruder import SAME_USER
 from tests.sweeps.sweeping import SMALL, rows_of, running, until, workers_of
@@ -103,28 +103,31 @@ class Intrusion:
 
 
 @pytest.fixture(scope="module")
-def intrusions(
-    protected: list[psutil.Process], unprotected: list[psutil.Process], tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, str], Intrusion]:
-    """What each user came to at each run; all at once, because most of it is waiting."""
+def intrusions(protected: list[psutil.Process], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Intrusion]:
+    """What each user came to at the ordinary run."""
+    return intrude(protected, tmp_path_factory)
+
+
+def intrude(processes: list[psutil.Process], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Intrusion]:
+    """Let each user try the ports of *processes*; all at once, because most of it is waiting."""
     started = {}
-    for run, processes in (("protected", protected), ("unprotected", unprotected)):
-        ports = [str(port) for _, port in listening(processes)]
-        for user in USERS if DEEP or run == "protected" else USERS[:1]:
-            folder = tmp_path_factory.mktemp("marks")
-            folder.chmod(0o777)
-            for above in folder.parents[:2]:
-                above.chmod(0o711)
-            command = [sys.executable, "-m", "tests.sweeps.intruder", user, str(folder), *ports]
-            pipe = subprocess.PIPE
-            started[run, user] = subprocess.Popen(command, cwd=REPOSITORY, stdout=pipe, stderr=pipe, text=True), folder
+    ports = [str(port) for _, port in listening(processes)]
+    for user in USERS:
+        folder = tmp_path_factory.mktemp("marks")
+        folder.chmod(0o777)
+        for above in folder.parents[:2]:
+            above.chmod(0o711)
+        command = [sys.executable, "-m", "tests.sweeps.intruder", user, str(folder), *ports]
+        pipe = subprocess.PIPE
+        started[user] = subprocess.Popen(command, cwd=REPOSITORY, stdout=pipe, stderr=pipe, text=True), folder
     ended = {}
-    for key, (process, folder) in started.items():
+    for user, (process, folder) in started.items():
         printed, errors = process.communicate(timeout=HANG_S)
         assert process.returncode == 0, errors
         uid, greeting, pages = json.loads(printed)
+        assert (uid == os.geteuid()) == (user == SAME_USER)
         marks = {(mark.name.split("-")[-1], mark.stat().st_uid) for mark in folder.iterdir()}
-        ended[key] = Intrusion(uid, marks, len(greeting), len(pages))
+        ended[user] = Intrusion(uid, marks, len(greeting), len(pages))
     return ended
 
 
@@ -180,13 +183,15 @@ def test_the_key_is_in_no_argument_and_not_in_the_environment(protected: list[ps
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_no_code_is_run_without_the_certificate(user: str, intrusions: dict[tuple[str, str], Intrusion]) -> None:
-    intrusion = intrusion_of(user, intrusions, "protected")
+def test_no_code_is_run_without_the_certificate(user: str, intrusions: dict[str, Intrusion]) -> None:
+    intrusion = intrusions[user]
     assert (intrusion.ran_code, intrusion.n_greeting, intrusion.n_pages) == (set(), 0, 0)
 
 
-def intrusion_of(user: str, intrusions: dict[tuple[str, str], Intrusion], run: str) -> Intrusion:
-    """Return what *user* came to at *run*."""
-    intrusion = intrusions[run, user]
-    assert (intrusion.uid == os.geteuid()) == (user == SAME_USER)
-    return intrusion
+@pytest.mark.deep
+def test_without_protection_code_is_run(
+    unprotected: list[psutil.Process], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for intrusion in intrude(unprotected, tmp_path_factory).values():
+        assert intrusion.ran_code
+        assert min(intrusion.n_greeting, intrusion.n_pages) > 0

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from t3sim.cli._errors import GOES_ON
 from tests.conftest import cases, sample
 from tests.smoke.command_line import entries, manifest_of
-from tests.sweeps.sweeping import RUN, SWEEP, Command, experiment, finished, gone, phases_in, running, until, workers_of
+from tests.sweeps.sweeping import Command, finished, gone, phases_in, running, until, workers_of
 
 KILLED_AFTER = (2, 8)[-sample(2, 1) :]  # phases; one after the other, in one folder
 PAGE_BYTES = 4096
@@ -95,22 +93,6 @@ def test_workers_die_with_their_driver_and_the_run_goes_on(command: Command, exp
     done = finished(output, command=command)  # who simulates does not matter
     assert (done.returncode, done.stderr) == (0, "")
     assert command.rows(output) == command.rows(expected)
-
-
-def test_ctrl_c_ends_workers_too(command: Command, tmp_path: Path) -> None:
-    output = tmp_path / "results"
-    if command is RUN:
-        experiment(tmp_path, SWEEP.replace("k: 256", "k: 4096"))
-    else:
-        command.prepare(tmp_path)
-    with running(output, "-j", "2", command=command) as process:
-        until(lambda: len(workers_of(process.pid)) == 2, while_runs=process)
-        workers = workers_of(process.pid)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)  # a guard; it takes half a second
-        assert (process.returncode, errors.strip()) == (130, f"t3sim: {GOES_ON}")
-        until(lambda: gone(workers))
-    assert not (output / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("damage", cases(DAMAGE, "one bit"))

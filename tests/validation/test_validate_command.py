@@ -13,6 +13,8 @@ from t3lab.report import validation_report
 from t3sim.cli import main
 from tests.harness.measured import CHANNELS, ROWS, SUBLAYER, collective, write_folder
 
+FIGURES = ("collectives", "gemm-on-fewer-sms")
+
 
 def run(*arguments: str | Path) -> int:
     """Call the command; return its exit code."""
@@ -45,6 +47,13 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation_report, "plots_of", lambda _: [])
 
 
+@pytest.fixture
+def two_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report with the drawings that a test looks for."""
+    of_all = validation_report.plots_of
+    monkeypatch.setattr(validation_report, "plots_of", lambda _: [one for one in of_all(_) if one.name in FIGURES])
+
+
 def table(output: Path) -> list[dict[str, str]]:
     with (output / "validation.csv").open() as stream:
         return list(csv.DictReader(stream))
@@ -55,6 +64,7 @@ def folder(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "measured")
 
 
+@pytest.mark.usefixtures("two_figures")
 def test_a_folder_becomes_a_table_and_a_report(
     on_tiny: Callable[..., int], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,7 +80,7 @@ def test_a_folder_becomes_a_table_and_a_report(
         assert float(row["error"]) == pytest.approx(error, abs=2e-6)  # cells have seven digits
     assert all(row["reason"] for row in rows if row["status"] == "not simulated")
     assert {path.name for path in output.glob("*.*")} >= {"validation.csv", "tiles.csv.gz", "report.html", "report.md"}
-    for figure in ("collectives", "gemm-on-fewer-sms"):
+    for figure in FIGURES:
         assert {path.suffix for path in (output / "figures").glob(f"{figure}.*")} == {".pdf", ".png"}
     assert json.loads((output / "manifest.json").read_text())["machine"].startswith("t3-tiny+")
     assert "GEMM on fewer SMs" in capsys.readouterr().out
