@@ -302,6 +302,8 @@ class TableBuilder:
         for name, granule, axis in (("a_line", of.a, "row"), ("b_line", of.b, "column")):
             first_line = granule // self.program.line + first_slice
             workgroups[name] = first_line + trace.workgroups[axis] * operation.n_slices
+        if trace.matrix is not None:
+            workgroups["b_line"] += trace.matrix * trace.gemm.n * operation.n_slices
         for name, values in loaded_rows_and_columns(trace, of.order).items():
             workgroups[name] = values
         workgroups["operation"] = len(self._operations) - 1
@@ -496,6 +498,8 @@ class TableBuilder:
             steps[name] = given[name]
         steps["send"] = [KINDS[int(kind)] for kind in given["send"]]
         steps["distance"] %= self.program.n
+        if operation.n_wavefronts == 0:  # goes on line by line
+            steps["n_batched"] = 0
         steps["n_lines"] = -(-given["n_granules"] // self.program.line)
         steps["n_operands"][given["is_reduced"] > 0] = 1
         packet = self._packet_of(of)

@@ -98,7 +98,7 @@ def operands(op: Operator, memory: Memory, trace: TileTrace, n_kernels: int = 1)
     """Return new buffers for an A of each of *n_kernels*, and for B: rows of A and columns of B start with a line."""
     row = trace.n_slices * op.line
     a = memory.buffer("A", n_kernels * trace.gemm.m * row)
-    return a, memory.buffer("B", trace.gemm.n * row, is_on_stripe=False)
+    return a, memory.buffer("B", trace.n_matrices * trace.gemm.n * row, is_on_stripe=False)
 
 
 def shards(op: Operator, a: int) -> tuple[Content, ...]:

@@ -42,6 +42,9 @@ HERE, AT_OPERANDS = range(2)  # on its own GPU; on each GPU that an operand lies
 STEP = np.dtype(
     [
         ("n_granules", "i8"),  # of the result; 0: nothing is done, but waits and posts hold
+        # So many of the next steps of its column, as long as it is, are made concurrently with it, if the kernel has
+        # wavefronts: each takes lines of one of them.  They wait for nothing else.
+        ("n_batched", "i8"),
         # operand i: granule ``operand + i * stride`` of the GPU at distance ``source + i * source_stride``
         ("n_operands", "i8"),  # they are added up; 0: zeros are stored
         # 1: operands 2i and 2i + 1 are the lines, in turn, of array i, whose elements are twice as wide as those of
@@ -221,7 +224,8 @@ class Gemm(OnComputeUnits):
     It ends when its workgroups have, the tiles that it counts are complete, and the last forward has left.
     What it makes is chunk (rank + first_chunk + p) mod n of the output for chunk p of the trace, whose tiles are those
     from ``first_tile`` on there; only checks read this.
-    Row i of A is ``n_slices * line`` granules from ``a + i * n_slices * line`` on, B lies likewise by columns.
+    Row i of A is ``n_slices * line`` granules from ``a + i * n_slices * line`` on, B lies likewise by columns; of a
+    grouped GEMM (``workload.grouped``) the B of its groups lie one behind the other.
     """
 
     kind: ClassVar[str] = "gemm"
@@ -267,7 +271,8 @@ class Gemm(OnComputeUnits):
     def operands(self, line: int) -> dict[str, range]:
         """Return the granules of A and of B, by these names; a cache line has *line* of them."""
         shape, row = self.trace.gemm, self.trace.n_slices * line
-        return {"A": range(self.a, self.a + shape.m * row), "B": range(self.b, self.b + shape.n * row)}
+        n_columns = shape.n * self.trace.n_matrices
+        return {"A": range(self.a, self.a + shape.m * row), "B": range(self.b, self.b + n_columns * row)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -49,8 +49,7 @@ def schedule_length(tiling: TilingSpec, library: KernelLibrarySpec, gemm: GemmSh
     """Return how long *gemm* takes, in multiply-adds of a compute unit for each 16 bits of k."""
     rows, columns = tiling.workgroup_tile
     n_waves = -(-math.prod(tile_grid(gemm, tiling)) * tiling.split_k // n_compute_units)
-    n_operands = rows + columns
-    length = n_waves * max(rows * columns + library.operand_cost * n_operands, library.load_cost * n_operands)
+    length = n_waves * tile_cost(tiling, library)
     sums = library.partial_sums
     if tiling.split_k == 1 or sums is None:
         return length
@@ -59,6 +58,13 @@ def schedule_length(tiling: TilingSpec, library: KernelLibrarySpec, gemm: GemmSh
     n_sums = -(-gemm.m * gemm.n * tiling.split_k // n_compute_units)
     k = gemm.k * tiling.k_slice / k_slice_of(gemm, tiling)
     return length * of_panel + (sums.launch + sums.element * n_sums) / k
+
+
+def tile_cost(tiling: TilingSpec, library: KernelLibrarySpec) -> int:
+    """Return what a tile costs a compute unit, in multiply-adds for each 16 bits of k."""
+    rows, columns = tiling.workgroup_tile
+    n_operands = rows + columns
+    return max(rows * columns + library.operand_cost * n_operands, library.load_cost * n_operands)
 
 
 def without_split(kernels: Kernels) -> Kernels:

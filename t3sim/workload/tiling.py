@@ -75,6 +75,10 @@ class TileTrace:
     n_chunks: int
     workgroups: NDArray[Any]  # of WORKGROUP_DTYPE, read-only
     is_transposed: bool = False  # its rows are the columns of the GEMM that was asked for
+    # Of a grouped GEMM: which B each workgroup multiplies, of so many as ``n_matrices``; None: all the same one.
+    matrix: NDArray[np.int64] | None = None
+    n_matrices: int = 1
+    maker: NDArray[np.int64] | None = None  # of parts of tiles: the workgroup of each; None: by their places
 
     def __post_init__(self) -> None:
         if self.workgroups.dtype != WORKGROUP_DTYPE or self.workgroups.ndim != 1:
@@ -162,6 +166,8 @@ class TileTrace:
 
     def makers(self, parts: TileTrace) -> NDArray[np.int64]:
         """Return the workgroup whose tile each workgroup of *parts* is a part of (``cut_at_owners``)."""
+        if parts.maker is not None:
+            return parts.maker
         (height, width), across = self.tiling.workgroup_tile, tile_grid(self.gemm, self.tiling)[1]
         made, asked = (
             one["row"] // height * across + one["column"] // width for one in (self.workgroups, parts.workgroups)
@@ -279,6 +285,8 @@ def loaded_rows_and_columns(trace: TileTrace, order: Ints) -> dict[str, Ints]:
     until = {"row_until": np.array(tiles["n_rows"]), "column_until": np.array(tiles["n_columns"])}
     pairs = order[: len(order) // 2 * 2].reshape(-1, 2) if trace.tiling.cluster == 2 else order[:0].reshape(-1, 2)
     pairs = pairs[trace.panel[pairs[:, 0]] == trace.panel[pairs[:, 1]]]
+    if trace.matrix is not None:
+        pairs = pairs[trace.matrix[pairs[:, 0]] == trace.matrix[pairs[:, 1]]]
     for name, size in (("column", width), ("row", height)):
         one, other = pairs[tiles[name][pairs[:, 0]] == tiles[name][pairs[:, 1]]].T
         half = -(-size // 2)

@@ -553,6 +553,7 @@ DMA_TABLE = record_dtype(
 
 STEP_TABLE = record_dtype(
     "n_lines", "n_granules", "n_operands",
+    "n_batched",  # of the next steps of the column: wavefronts make them concurrently with this one; 0 elsewhere
     "is_wide",  # 1: two operands in a row are the lines, in turn, of one array whose elements are twice as wide
     "operand", "stride",  # first granule of the first operand; from one operand, or such array, to the next
     "is_remote", "source", "source_stride",  # whether any lies on another GPU; distances of their GPUs, likewise

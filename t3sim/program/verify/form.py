@@ -200,6 +200,7 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
         yield f"step {step_name(moves, k)} adds wide elements, pairs of operands in whole lines of the own GPU"
     for k in np.flatnonzero(is_sent & ~np.isin(steps["send"], (STORE, UPDATE)))[:1].tolist():
         yield f"step {step_name(moves, k)} sends as {int(steps['send'][k])}, not STORE or UPDATE"
+    yield from of_batches(moves)
     yield from of_switch(moves, program, places)
     for k in np.flatnonzero(
         is_sent & (steps["is_multicast"] == 0) & ((steps["distance"] < 1) | (steps["distance"] >= program.n))
@@ -210,6 +211,24 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
         yield f"operand 0 of step {step_name(moves, k)} lies {where}"
     for k in outside_of(NONE, steps["post_signal"], program.n_signals)[:1].tolist():
         yield f"step {step_name(moves, k)} posts to signal {int(steps['post_signal'][k])}, of {program.n_signals}"
+
+
+def of_batches(moves: Moves) -> Iterator[str]:
+    """Yield what is malformed in batches: steps of one length that wait for nothing, or for what the first waits for."""
+    steps = moves.steps
+    n, n_rows = np.array(steps["n_batched"]), len(steps)
+    if not n.any():
+        return
+    row, column = np.nonzero(n)
+    is_shared = moves.n_workgroups is not None and moves.n_workgroups != steps.shape[1]
+    for k, c in zip(row.tolist(), column.tolist(), strict=True):
+        first, rest = steps[k, c], steps[k + 1 : k + 1 + int(n[k, c]), c]
+        is_like = (rest["n_granules"] == first["n_granules"]) & (rest["n_operands"] == first["n_operands"])
+        is_free = (rest["wait_signal"] == NONE) & (rest["n_batched"] == 0)
+        if is_shared or n[k, c] < 0 or k + n[k, c] >= n_rows or not (is_like & is_free).all():
+            where = step_name(moves, k * steps.shape[1] + c)
+            yield f"step {where} is batched with {int(n[k, c])} steps that are not as long, wait, or are not there"
+            return
 
 
 def of_switch(moves: Moves, program: Program, places: Map) -> Iterator[str]:

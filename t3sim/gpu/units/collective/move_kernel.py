@@ -198,15 +198,18 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, comes_second
         if step.start_at < 0:
             step.start_at = now
         if moves.n_wavefronts > 0:
-            credit = go_on_by_wavefronts(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
+            credit = go_on_by_wavefronts(gpu, moves, cu_index, steps, row, store_queue, credit, now + gpu.slot_ticks)
         else:
             credit = store_in_order(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
             credit = load_line_by_line(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
-        if part.step_stored < lines_of(moves, part, step.n_lines):
+        if part.step_stored < lines_of(moves, part, step.n_lines) * (1 + step.n_batched):
             waits_for = reason_in_step(cu)
             break
-        step.end_at = max(step.end_at, now)
-        part.step += 1
+        for number in range(1 + step.n_batched):
+            done = steps[row + number * moves.n_step_columns]
+            done.start_at = step.start_at
+            done.end_at = max(done.end_at, now)
+        part.step += 1 + step.n_batched
         part.step_line = part.step_stored = part.n_seen = 0
         begin_wavefronts(moves, part)
         part.step_ready_at = now + (moves.slice_overhead_ticks if step.n_granules > 0 else 0)

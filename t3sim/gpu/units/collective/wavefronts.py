@@ -4,6 +4,8 @@ Models: each wavefront has lines of its own of a step, as many together as its r
 goes on by itself: one that waits for a bank that is being refreshed keeps nobody else up.  It loads anew when it has
 stored.  Where it adds up, it waits ``sum_rounds`` times: the first operand is loaded with a part of the others, the
 next part of these when that has come (decision 39); with the last part under way it stores what is complete.
+In a batch of steps, equally long, each wavefront takes lines of one of them: the rows of tokens that go to different
+GPUs are copied concurrently, a warp each.
 Wavefronts share the path to the L2, the oldest first: in turn they would all load at one time and all store at
 another.  Loads of those of one SIMD unit follow each other at its part of the rate (decision 40).
 Leaves out: the time of other instructions; that a load keeps its line of the L1 while it waits for the path; that
@@ -52,18 +54,19 @@ def end_of_round(moves, step, n_lines, n_loaded):
 
 
 @kernel
-def go_on_by_wavefronts(gpu, moves, cu_index, step, store_queue, credit, slot_end):
+def go_on_by_wavefronts(gpu, moves, cu_index, steps, row, store_queue, credit, slot_end):
     """Let wavefronts load and store for a slot, the oldest first; return what is left of the path."""
     part = gpu.move_workgroups[cu_index]
     if part.sleeps_until >= slot_end:
         return credit
-    n_lines = lines_of(moves, part, step.n_lines)
+    n_lines = lines_of(moves, part, steps[row].n_lines)
+    n_steps = 1 + steps[row].n_batched
     number = part.oldest
     wakes_at = codes.NEVER
     for _ in range(moves.n_wavefronts):
         cost, before = 0, part.step_line + part.step_stored
         while credit > 0 and cost >= 0:
-            cost = act(gpu, moves, cu_index, step, n_lines, number, store_queue, credit, slot_end)
+            cost = act(gpu, moves, cu_index, steps, row, n_lines, number, store_queue, credit, slot_end)
             credit -= max(cost, 0)
         if cost == NO_ROOM_IN_MEMORY:
             credit = 0
@@ -74,7 +77,7 @@ def go_on_by_wavefronts(gpu, moves, cu_index, step, store_queue, credit, slot_en
         if credit <= 0:
             break
         number = number + 1 if number + 1 < moves.n_wavefronts else 0
-    while part.wavefronts[part.oldest].stretch > part.oldest_stretch and part.step_stored < n_lines:
+    while part.wavefronts[part.oldest].stretch > part.oldest_stretch and part.step_stored < n_lines * n_steps:
         part.oldest_stretch += 1
         part.oldest = part.oldest + 1 if part.oldest + 1 < moves.n_wavefronts else 0
     part.sleeps_until = wakes_at
@@ -82,12 +85,19 @@ def go_on_by_wavefronts(gpu, moves, cu_index, step, store_queue, credit, slot_en
 
 
 @kernel
-def act(gpu, moves, cu_index, step, n_lines, number, store_queue, credit, slot_end):
+def act(gpu, moves, cu_index, steps, row, n_lines, number, store_queue, credit, slot_end):
     """Load or store a line of a wavefront; return what that takes of the path, negative if it does nothing."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     one = part.wavefronts[number]
-    first = one.stretch * moves.wavefront_lines
+    step, first = steps[row], one.stretch * moves.wavefront_lines
+    if step.n_batched > 0:
+        n_stretches = (n_lines + moves.wavefront_lines - 1) // moves.wavefront_lines
+        in_batch = one.stretch // n_stretches
+        if in_batch > step.n_batched:
+            return WAITS
+        step = steps[row + in_batch * moves.n_step_columns]
+        first = (one.stretch - in_batch * n_stretches) * moves.wavefront_lines
     if first >= n_lines:
         return WAITS
     n_own = min(moves.wavefront_lines, n_lines - first)

@@ -1,0 +1,79 @@
+"""A grouped GEMM: GEMMs of like n and k in one launch, as the experts of a layer are multiplied.
+
+Models: rows of A lie group by group without gaps; each group has a B of its own.  The tiles of all groups make one
+grid: group by group, in each as those of a plain GEMM.  A group without rows has no tile, and its B is not read.  The
+last row of tiles of a group is as high as the others, so that its tile costs a whole one, with rows that nobody loads.
+Leaves out: that kernels of clusters round the tiles of a group up to whole clusters; descriptors of operands, which a
+kernel rewrites when it comes to another group.
+Source: DeepGEMM, ``m_grouped_gemm``; CUTLASS, ``PersistentTileSchedulerSm90Group``.
+Pinned by ``tests/workload/test_grouped.py``.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
+from t3sim.workload.kernel_choice import tile_cost
+from t3sim.workload.tiling import (
+    MAX_WORKGROUPS,
+    WORKGROUP_DTYPE,
+    TileTrace,
+    check_tiling,
+    tile_grid,
+    tile_order,
+)
+
+
+def grouped_trace(rows: Sequence[int], gemm: GemmShape, tiling: TilingSpec) -> TileTrace:
+    """Return the tiles of a grouped GEMM with so many *rows* in each group; *gemm* has n, k and the types.
+
+    The rows of the trace are those of all groups.  Raises ``ValueError`` if there is no row, if the kernel splits k or
+    takes arrays by columns, or if there are too many tiles.
+    """
+    check_tiling(tiling)
+    if tiling.split_k > 1:
+        raise ValueError(f"tiling.split_k is {tiling.split_k}: kernels of grouped GEMMs do not split k")
+    if tiling.column_major:
+        raise ValueError("tiling.column_major: a grouped GEMM has the rows of its groups one behind the other")
+    if not any(rows):
+        raise ValueError("a grouped GEMM needs at least one row")
+    height, width = tiling.workgroup_tile
+    parts, matrices, first = [], [], 0
+    for group, n in enumerate(rows):
+        if n:
+            shape = gemm.model_copy(update={"m": n})
+            down, across = tile_order(*tile_grid(shape, tiling), tiling.group_rows, 1)
+            tiles = np.zeros(len(down), WORKGROUP_DTYPE)
+            tiles["row"], tiles["column"] = first + down * height, across * width
+            tiles["n_rows"] = np.minimum(n - down * height, height)
+            tiles["n_columns"] = np.minimum(gemm.n - across * width, width)
+            parts.append(tiles)
+            matrices.append(np.full(len(tiles), group))
+        first += n
+    n_tiles = sum(map(len, parts))
+    if n_tiles > MAX_WORKGROUPS:
+        raise ValueError(f"a grouped GEMM of {n_tiles} tiles; at most {MAX_WORKGROUPS} are simulated")
+    every = gemm.model_copy(update={"m": first})
+    return TileTrace(
+        every, tiling, 1, np.concatenate(parts), matrix=np.concatenate(matrices), n_matrices=len(rows)
+    )  # fmt: skip
+
+
+def grouped_tiling(kernels: Kernels, rows: Sequence[int], gemm: GemmShape, n_compute_units: int) -> TilingSpec:
+    """Return the kernel that runs a grouped GEMM: the given one, or that of a library with the shortest schedule.
+
+    All groups have one kernel, so its tiles are counted over all of them (``kernel_choice``).
+    """
+    if not isinstance(kernels, KernelLibrarySpec):
+        return kernels
+    shapes = [gemm.model_copy(update={"m": n}) for n in rows if n]
+
+    def merit(name: str) -> tuple[float, ...]:
+        tiling = kernels.kernels[name]
+        n_tiles = sum(math.prod(tile_grid(shape, tiling)) for shape in shapes)
+        n_waves = -(-n_tiles // n_compute_units)
+        return n_waves * tile_cost(tiling, kernels), n_tiles, -tiling.workgroup_tile[1]
+
+    return kernels.kernels[min(kernels.kernels, key=merit)]
