@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from t3sim.program.operations import Operation, Program
 
-MEANING = ("inputs", "outputs", "a_content", "first_chunk", "first_tile")
+MEANING = ("inputs", "outputs", "a_content", "makes", "first_chunk", "first_tile")
 
 
 def digest(program: Program, *, meaning: bool = False) -> str:

@@ -131,6 +131,42 @@ class Content:
     offset: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What rows of tokens hold, of *n_granules* each: arrays with an entry for each row, from its granule ``first`` on.
+
+    A row is a part of chunk ``(rank + chunk) mod n``, from granule ``offset`` of it on, as in ``Content``.  A token is
+    the sum of the rows of its experts, each with its weight: bit j of ``choices`` says that the j-th one is in it.
+    """
+
+    first: Ints
+    n_granules: int
+    chunk: Ints
+    offset: Ints
+    choices: Ints
+
+    def places(self) -> Ints:
+        """Return all granules, row by row."""
+        return np.asarray((self.first[:, None] + np.arange(self.n_granules)).reshape(-1))
+
+    def chosen(self, rows: Any) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.first[rows], self.n_granules, self.chunk[rows], self.offset[rows], self.choices[rows])
+
+    @cached_property
+    def _order(self) -> Ints:
+        return np.argsort(self.first, kind="stable")
+
+    def row_at(self, granules: Ints) -> Ints:
+        """Return the row that each of *granules* is of; NONE if there is none."""
+        if not len(self.first):
+            return np.full(len(granules), NONE)
+        ordered = self.first[self._order]
+        at = np.searchsorted(ordered, granules, side="right") - 1
+        is_inside = (at >= 0) & (granules - ordered[at.clip(min=0)] < self.n_granules)
+        return np.where(is_inside, self._order[at.clip(min=0)], NONE)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
     """What all operations have."""
@@ -238,7 +274,9 @@ class Gemm(OnComputeUnits):
     n_resident: int | None = None  # workgroups of a persistent kernel; None: as many as its compute units hold
     waits: TileWaits | None = None
     forwards: tuple[Forward, ...] = ()
-    a_content: tuple[Content, ...] = ()  # what A has to hold where others write it; only checks read this
+    a_content: tuple[Content | Rows, ...] = ()  # what A has to hold where others write it; only checks read this
+    # What it makes, an entry for each row of the trace, where that is stored; None: elements of its own.
+    makes: Rows | None = None
     first_chunk: int = 0
     first_tile: int = 0
 
@@ -300,6 +338,8 @@ class Moves(OnComputeUnits):
     # Wavefronts of a workgroup, and lines of each operand that one of them loads at a time; None: those of the ring
     # kernels of the machine.
     wavefronts: tuple[int, int] | None = None
+    # What it keeps in these rows is no sum of its operands, but computed of them: a conversion, an activation.
+    makes: Rows | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -359,8 +399,8 @@ class Program:
     signals: tuple[Signals, ...] = ()
     classes: tuple[str, ...] = ("compute", "communication")
     inbound_class: int = 1
-    inputs: tuple[Content, ...] = ()
-    outputs: tuple[Content | Tiles, ...] = ()
+    inputs: tuple[Content | Rows, ...] = ()
+    outputs: tuple[Content | Tiles | Rows, ...] = ()
     background: tuple[int, ...] = ()  # streams
 
     @property

@@ -17,7 +17,7 @@ from t3sim.gpu.device import Device
 from t3sim.gpu.in_flight import FETCHED, uncompiled
 from t3sim.gpu.units import codes, signals
 from t3sim.gpu.units.l2.l2_slice import DIRTY_MASK, line_of
-from t3sim.program.operations import Content, Gemm
+from t3sim.program.operations import Content, Gemm, Rows
 from t3sim.program.verify.places import Map, followed_buffers
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -91,8 +91,14 @@ class CarriedProgram:
         values[~self.flows[m].zeros[:-1], :GIVERS] = UNTOUCHED
         for content in self.flows[m].program.inputs:
             names, givers = self.elements.named(content, self.ranks[m])
-            values[self.map.span(content.first, content.n_granules)] = self.elements.sums(givers, names)
+            values[self._places(content)] = self.elements.sums(givers, names)
         return values
+
+    def _places(self, content: Content | Rows) -> Any:
+        """Return where *content* lies."""
+        if isinstance(content, Rows):
+            return self.map.place(content.places())
+        return self.map.span(content.first, content.n_granules)
 
     # --- listening to the machine ----------------------------------------------------------------
 
@@ -173,7 +179,10 @@ class CarriedProgram:
             self._add(m, items, self.values[m, a])
         elif kind == codes.COLLECTIVE_WRITE:
             self._note_at(items == NOWHERE, m, a, "a store at a place that no step keeps a result at")
-            self._store(m, kind, a, self._results(m, items, a))
+            values, (names, givers) = self._results(m, items, a), flow.remade
+            is_remade = names[a] >= 0
+            values[is_remade] = self.elements.sums(givers[a[is_remade]], names[a[is_remade]])
+            self._store(m, kind, a, values)
         else:
             assert kind == codes.OPERAND_READ
             self._check_operands(m, a)
@@ -221,8 +230,14 @@ class CarriedProgram:
         is_known = np.zeros(len(a), bool)
         for gemm in self.flows[m].program.operations:
             for content in gemm.a_content if isinstance(gemm, Gemm) else ():
-                index = a - self.map.span(content.first, content.n_granules).start
-                inside = (index >= 0) & (index < content.n_granules)
+                if isinstance(content, Rows):
+                    granules = np.array([self.map.granule(int(place)) for place in a])
+                    index = content.row_at(granules)
+                    inside = index >= 0
+                    index = index * content.n_granules + granules - content.first[index]
+                else:
+                    index = a - self.map.span(content.first, content.n_granules).start
+                    inside = (index >= 0) & (index < content.n_granules)
                 names, givers = (array[index[inside]] for array in self.elements.named(content, self.ranks[m]))
                 wrong = (self.values[m, a[inside]] != self.elements.sums(givers, names)).any(axis=1)
                 self._note_at(wrong, m, a[inside], "an operand read before it was there")
@@ -328,9 +343,9 @@ class CarriedProgram:
         """Yield where outputs lie on GPU *m*, and what they are."""
         program, rank = self.flows[m].program, self.ranks[m]
         for output in program.outputs:
-            if isinstance(output, Content):
+            if isinstance(output, Content | Rows):
                 names, givers = self.elements.named(output, rank)
-                yield self.map.span(output.first, output.n_granules), self.elements.sums(givers, names)
+                yield self._places(output), self.elements.sums(givers, names)
                 continue
             made = next(made for made in self.elements.made if made.gemm.name == output.gemm)
             which, inside, granules = output.places(made.rows, made.whole_width)

@@ -38,7 +38,12 @@ class Dataflow:
     def __init__(self, program: Program, places: Map, elements: Elements) -> None:
         self.program, self._map = program, places
         self.on_wire = cache(self._on_wire)
-        self.names = np.concatenate([np.zeros(0, np.int64), *(made.names(program.rank) for made in elements.made)])
+        self.names = np.concatenate([np.zeros(0, np.int64), *elements.made_names(program.rank)])
+        # Of places where a kernel keeps what is no sum, but computed: names and givers; NONE elsewhere.
+        self.remade = np.full(places.size, NONE), np.zeros(places.size, np.int64)
+        for rows in (one.makes for one in program.operations if isinstance(one, Moves) and one.makes is not None):
+            at = places.place(rows.places())
+            self.remade[0][at], self.remade[1][at] = elements.named(rows, program.rank)
         self.n_made = len(self.names)
         # Of granules that GEMMs make, and at the end of none: own place, or that where they are sent.
         self.place = np.full(self.n_made + 1, -1)

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.places import Ints
-from t3sim.program.operations import Content, Gemm, Program, rectangles, tile_granules
+from t3sim.errors import UsageError
+from t3sim.program.operations import Content, Gemm, Program, Rows, rectangles, tile_granules
+from t3sim.program.verify.follow import contents_of
 from t3sim.program.verify.tiles import HALVES, output_granule, parts_of_granule
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -104,9 +106,14 @@ class Elements:
     def __init__(self, program: Program, seed: int) -> None:
         """*program* of any rank: those of the others have the same GEMMs and contents of the same sizes."""
         self.n, self.n_elements, self._seed = program.n, program.granule // ELEMENT_BYTES, seed
-        contents = [one for one in (*program.inputs, *program.outputs) if isinstance(one, Content)]
-        contents += [one for gemm in program.operations if isinstance(gemm, Gemm) for one in gemm.a_content]
-        self.stride = max((one.offset + one.n_granules for one in contents), default=0)
+        contents = contents_of(program)
+        self.stride = max((int(np.max(one.offset, initial=0)) + one.n_granules for one in contents), default=0)
+        rows = [one for one in contents if isinstance(one, Rows)]
+        # Tokens are sums of the rows of their experts, which have the places of ranks in ``GIVERS``.
+        self.n_choices = max((int(one.choices.max(initial=0)).bit_length() for one in rows), default=0)
+        self.n_givers = max(self.n, self.n_choices)
+        if self.n_givers > MAX_RANKS:
+            raise UsageError(f"real values are carried for at most {MAX_RANKS} experts of a token, not {self.n_givers}")
         n_names, self.made = self.n * self.stride, list[Made]()
         self._arrays: dict[tuple[bytes, int, int], Made] = {}  # the first GEMM of each array that GEMMs make chunks of
         made_before: Counter[tuple[bytes, int, int]] = Counter()
@@ -116,14 +123,16 @@ class Elements:
             array = *what, made_before[*what, gemm.first_chunk] if gemm.stored.n_chunks == 1 else -number
             first = self._arrays.get(array)
             self.made.append(Made(gemm, program, n_names if first is None else first.first_name))
+            if gemm.makes is not None:  # rows of tokens, which have names
+                continue
             if first is None:
                 self._arrays[array] = self.made[-1]
                 n_names += self.made[-1].n_names
-        self.parts = np.zeros((self.n, n_names, self.n_elements), np.int64)
-        shape = (self.n, self.n * self.stride, self.n_elements)
+        self.parts = np.zeros((self.n_givers, n_names, self.n_elements), np.int64)
+        shape = (self.n_givers, self.n * self.stride, self.n_elements)
         self.parts[:, : shape[1]] = np.random.default_rng(seed).integers(-1000, 1000, shape)
         for number, made in enumerate(self.made):
-            for rank in range(self.n):
+            for rank in range(self.n if made.gemm.makes is None else 0):
                 names = slice(made.first_of(rank), made.first_of(rank) + made.n_outputs)
                 # Products of doubles are exact here: |sum| is at most 9 k, far below 2^53.
                 a, b = self._operands(number, rank)
@@ -135,10 +144,20 @@ class Elements:
         shape, rng = self.made[number].gemm.trace.gemm, np.random.default_rng([self._seed, number, rank])
         return rng.integers(-3, 4, (shape.m, shape.k)) * 1.0, rng.integers(-3, 4, (shape.k, shape.n)) * 1.0
 
+    def made_names(self, rank: int) -> list[Ints]:
+        """Return the names of what each GEMM makes on *rank*, tile by tile."""
+        return [
+            one.names(rank) if one.gemm.makes is None else self._rows_made(one, one.gemm.makes, rank)[1]
+            for one in self.made
+        ]
+
     def produced(self, rank: int) -> Ints:
         """Return what the GEMMs of *rank* make, tile by tile, in its own order, and at the end what is none."""
         found = [np.full((1, self.n_elements + 2), BAD)]
         for number, made in enumerate(self.made):
+            if made.gemm.makes is not None:
+                found.append(self.sums(*self._rows_made(made, made.gemm.makes, rank)))
+                continue
             a, b = self._operands(number, rank)
             trace, names = made.gemm.stored, made.names(rank)
             products = np.zeros((trace.tiling.split_k, a.shape[0], b.shape[1]))
@@ -158,8 +177,20 @@ class Elements:
             found.append(values)
         return np.concatenate([*found[1:], found[0]])
 
-    def named(self, content: Content, rank: int) -> tuple[Ints, Ints]:
+    def _rows_made(self, made: Made, rows: Rows, rank: int) -> tuple[Ints, Ints]:
+        """Return the givers and the names of what a GEMM makes of rows of tokens on *rank*, tile by tile."""
+        stores, workgroups = made.gemm.stores, made.gemm.stored.workgroups
+        granules = rectangles(stores.first, stores.pitch, made.rows, made.width)[2]
+        row = workgroups["row"][made.which] + made.inside // made.width[made.which]
+        names = (rank + rows.chunk[row]) % self.n * self.stride + rows.offset[row] + granules - rows.first[row]
+        return choice_givers(rows.choices[row]), names
+
+    def named(self, content: Content | Rows, rank: int) -> tuple[Ints, Ints]:
         """Return the names and the givers of the granules of *content* on *rank*."""
+        if isinstance(content, Rows):
+            first = (rank + content.chunk) % self.n * self.stride + content.offset
+            names = (first[:, None] + np.arange(content.n_granules)).reshape(-1)
+            return names, np.repeat(choice_givers(content.choices), content.n_granules)
         offset = content.offset + np.arange(content.n_granules)
         return (rank + content.chunk) % self.n * self.stride + offset, self.givers(content.of, rank, len(offset))
 
@@ -180,7 +211,7 @@ class Elements:
 
     def counts(self, givers: Ints) -> Ints:
         """Return how often each rank has given, [rank, granule]."""
-        return np.stack([givers >> BITS * rank & (1 << BITS) - 1 for rank in range(self.n)])
+        return np.stack([givers >> BITS * rank & (1 << BITS) - 1 for rank in range(self.n_givers)])
 
     def names_of(self, values: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """Return which elements granules are, and whether they are right sums of these; -1: none was set."""
@@ -200,7 +231,9 @@ class Elements:
         return found
 
     def turned_givers(self, givers: Ints, distance: int) -> Ints:
-        """Return the ranks at *distance* of those that have given."""
+        """Return the ranks at *distance* of those that have given; which expert of a token it was is the same for all."""
+        if self.n_choices:
+            return givers
         counts = np.roll(self.counts(givers), distance, axis=0)
         return np.asarray(sum(count << BITS * rank for rank, count in enumerate(counts)))
 
@@ -208,6 +241,12 @@ class Elements:
         """Return for each element the one that it is in the frame of the GPU at *distance*."""
         chunks = np.roll(np.arange(self.n * self.stride).reshape(self.n, -1), -distance, axis=0)
         return np.concatenate([chunks.reshape(-1), *(made.turned(distance) for made in self._arrays.values())])
+
+
+def choice_givers(choices: Ints) -> Ints:
+    """Return one contribution of each of the *choices*, which have a bit each."""
+    every = range(int(np.max(choices, initial=0)).bit_length())
+    return np.sum([(choices >> j & 1) << BITS * j for j in every], axis=0, dtype=np.int64) + np.zeros_like(choices)
 
 
 def one_of(ranks: Any) -> Ints:

@@ -29,6 +29,7 @@ from t3sim.program.operations import (
     Moves,
     Post,
     Program,
+    Rows,
     wide_granules,
 )
 from t3sim.program.verify.ledger import (
@@ -124,21 +125,28 @@ class Following:
 
     def _fill_memories(self) -> None:
         """Give each GPU a memory with what its program says that it holds."""
-        largest = 1
+        largest, n_choices = 1, 0
         for program, states in zip(self.programs, self.tiles, strict=True):
-            contents = [one for one in (*program.inputs, *program.outputs) if isinstance(one, Content)]
-            contents += [one for state in states.values() for one in state.gemm.a_content]
-            largest = max(largest, *(one.offset + one.n_granules for one in contents), 1)
+            contents = contents_of(program)
+            largest = max(largest, *(int(np.max(one.offset, initial=0)) + one.n_granules for one in contents), 1)
+            every = [int(one.choices.max(initial=0)) for one in contents if isinstance(one, Rows)]
+            n_choices = max(n_choices, *(one.bit_length() for one in every), 0)
             for state in states.values():
                 largest = max(largest, int((state.index.max() + 1) * state.sizes.max()))
-        self.frames = Frames(self.n, largest, parts_in(self.programs))
+        self.frames = Frames(self.n, largest, parts_in(self.programs), n_choices)
         self.map = Map(self.programs[0].buffers, followed_buffers(self.programs))
         n_codes = self.n * self.n_threads * self.codes_per_thread
         self.memories = [Shadow(self.map.size, self.frames, self.codes_per_thread, n_codes) for _ in self.programs]
         for memory, program in zip(self.memories, self.programs, strict=True):
             for content in program.inputs:
-                place = self.map.span(content.first, content.n_granules)
-                memory.element[place], memory.ranks[place] = self.frames.of_content(content)
+                place, value = self._held(content)
+                memory.element[place], memory.ranks[place] = value
+
+    def _held(self, content: Content | Rows) -> tuple[Any, Value]:
+        """Return where *content* lies in a shadow, and what it is."""
+        if isinstance(content, Rows):
+            return self.map.place(content.places()), self.frames.of_all_rows(content)
+        return self.map.span(content.first, content.n_granules), self.frames.of_content(content)
 
     # --- the walk ------------------------------------------------------------------------------------
 
@@ -297,10 +305,17 @@ class Following:
             place = self._spread(moves, step["operand"] + j * step["stride"], n, is_wire=is_wire)
             if step["is_wide"]:
                 place = self.map.places(wide_granules(step, j, self.programs[0].line))
+            if moves.makes is not None:
+                self.memories[self.ledger.at(actor.number[0], source)].read(place, self._access(actor, source))
+                continue
             found = self._read(actor, source, place)
             value, wrong = (found, []) if j == 0 else self.memories[0].added(value, found)
             for index, what in wrong:
                 self._sum(actor, f"{what}, from", place, index)
+        if (rows := moves.makes) is not None:
+            granules = step["kept_at"] + np.arange(n)
+            row = rows.row_at(granules)
+            value = self.frames.of_rows(rows, row, granules - rows.first[row])
         if step["send"] != NONE:
             place = self._spread(moves, step["destination"], n, is_wire=True)
             for distance in receivers_of(step, self.n):
@@ -362,11 +377,15 @@ class Following:
             first, stop = gemm.a + row * row_size, gemm.a + (row + n_rows) * row_size
             value = self._read(actor, 0, self.map.span(first, stop - first))
             for content in gemm.a_content:
+                what = f"A of {self.words.operation(number)}:"
+                if isinstance(content, Rows):
+                    due = content.chosen(np.arange(row, row + n_rows))
+                    self._compare(value, self.frames.of_all_rows(due), self.map.span(first, stop - first), what)
+                    continue
                 start, end = max(content.first, first), min(content.first + content.n_granules, stop)
                 if start < end:
                     expected = self.frames.of_content(content, start - content.first, end - content.first)
                     found = Value(*(part[start - first : end - first] for part in value))
-                    what = f"A of {self.words.operation(number)}:"
                     self._compare(found, expected, self.map.span(start, end - start), what)
 
     def _store_tiles(self, state: TileState, g: int, workgroups: Ints, actor: Actor) -> None:
@@ -382,7 +401,13 @@ class Following:
             self._to_tiles(state, workgroups, value, group.distance, group.kind, actor)
             return
         which, inside, granules = state.places(workgroups)
-        value = state.stored(self.frames, workgroups[which], inside)
+        if not len(granules):
+            return
+        if (rows := state.gemm.makes) is not None:
+            row = state.gemm.stored.workgroups["row"][workgroups[which]] + inside // state.widths[workgroups[which]]
+            value = self.frames.of_rows(rows, row, granules - rows.first[row])
+        else:
+            value = state.stored(self.frames, workgroups[which], inside)
         self._write(actor, group.distance, self.map.places(granules), value, group.kind)
         if group.distance == 0:
             self._see(actor.number, workgroups, having_done(actor.clock, actor.thread, 1))
@@ -447,9 +472,8 @@ class Following:
         for r, program in enumerate(self.programs):
             end = self._access(Actor((r, NONE), self.n_threads - 1, 1, self.at_end[r]), 0)
             for content in program.outputs:
-                if isinstance(content, Content):
-                    place: Any = self.map.span(content.first, content.n_granules)
-                    expected = self.frames.of_content(content)
+                if isinstance(content, Content | Rows):
+                    place, expected = self._held(content)
                 else:
                     state = next(state for state in self.tiles[r].values() if state.gemm.name == content.gemm)
                     which, inside, granules = content.places(state.rows, state.whole_widths)
@@ -482,6 +506,15 @@ class Following:
                 texts += [f"lacks the contribution of {self.words.ranks(due & ~held)}"] if due & ~held else []
                 texts += [f"has a contribution of {self.words.ranks(held & ~due)} in it"] if held & ~due else []
             self.findings.add("sums", f"{what} {where} {' and '.join(texts)}")
+
+
+def contents_of(program: Program) -> list[Content | Rows]:
+    """Return what *program* says that memories hold, operands and what is made included."""
+    found = [one for one in (*program.inputs, *program.outputs) if isinstance(one, Content | Rows)]
+    for one in program.operations:
+        found += one.a_content if isinstance(one, Gemm) else ()
+        found += [one.makes] if isinstance(one, Gemm | Moves) and one.makes is not None else []
+    return found
 
 
 def having_done(clock: Clock, thread: int, n_actions: int) -> Clock:

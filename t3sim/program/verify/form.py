@@ -21,6 +21,7 @@ from t3sim.program.operations import (
     OnComputeUnits,
     Operation,
     Program,
+    Rows,
 )
 from t3sim.program.verify.ledger import waits_of
 from t3sim.program.verify.places import Map
@@ -71,7 +72,7 @@ def of_program(program: Program) -> Iterator[str]:
         for message in of_operation(operation, program, places):
             yield f"operation `{operation.name}` of rank {program.rank}: {message}"
     for content in (*program.inputs, *program.outputs):
-        if isinstance(content, Content) and not places.hold(content.first, content.n_granules):
+        if isinstance(content, Content | Rows) and not places.hold(content.first, content.n_granules):
             yield f"inputs or outputs of rank {program.rank}: {content} is not inside one buffer"
 
 

@@ -68,7 +68,7 @@ def followed_buffers(programs: Sequence[Program]) -> set[str]:
     every = Map(programs[0].buffers)
     found: set[int] = set()
     for program in programs:
-        places: list[Any] = [[content.first for content in program.inputs if content.n_granules]]
+        places: list[Any] = [np.atleast_1d(content.first) for content in program.inputs if content.n_granules]
         places += [np.atleast_1d(content.first) for content in program.outputs]
         for operation in program.operations:
             if isinstance(operation, Gemm):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.program.operations import Content
+from t3sim.program.operations import Content, Rows
 
 EMPTY, ZERO, BAD = -1, -2, -3  # instead of an element: never stored, zeros, a sum that is no element
 MOST_RANKS = 64  # a bit each
@@ -47,13 +47,17 @@ class Breach(NamedTuple):
 class Frames:
     """How elements and ranks of one rank's frame are called by the rank at another distance."""
 
-    def __init__(self, n: int, chunk_size: int, n_parts: int = 0) -> None:
-        """*chunk_size* is more than the offsets inside a chunk, *n_parts* of a contribution have a bit each."""
+    def __init__(self, n: int, chunk_size: int, n_parts: int = 0, n_choices: int = 0) -> None:
+        """*chunk_size* is more than the offsets inside a chunk.
+
+        *n_parts* of a contribution have a bit each, and behind them *n_choices* of a token (``operations.Rows``).
+        """
         self.n, self.chunk_size, self.n_parts = n, chunk_size, n_parts
         self.element_type = np.int32 if n * chunk_size < 1 << 31 else np.int64
-        self.rank_type = np.uint32 if n + n_parts <= 32 else np.uint64
+        self.rank_type = np.uint32 if n + n_parts + n_choices <= 32 else np.uint64
         self.all_ranks = (1 << n) - 1
         self.all_parts = (1 << n_parts) - 1 << n
+        self.all_choices = (1 << n_choices) - 1 << n + n_parts
 
     def value(self, chunk: Any, offset: Any, of: int | None, n: int) -> Value:
         """Return *n* elements of *chunk* from (or at) *offset*, with the contribution of *of* or of all."""
@@ -81,6 +85,17 @@ class Frames:
         inside = np.arange(start, content.n_granules if stop is None else stop)
         return self.value(content.chunk, content.offset + inside, content.of, len(inside))
 
+    def of_rows(self, rows: Rows, row: Any, inside: Any) -> Value:
+        """Return the granules *inside* rows of tokens, of which *row* says the numbers."""
+        element = (rows.chunk[row] % self.n * self.chunk_size + rows.offset[row] + inside).astype(self.element_type)
+        bits = rows.choices[row].astype(self.rank_type) << self.rank_type(self.n + self.n_parts)
+        return Value(element, bits)
+
+    def of_all_rows(self, rows: Rows) -> Value:
+        """Return all granules of *rows*, row by row."""
+        row = np.repeat(np.arange(len(rows.first)), rows.n_granules)
+        return self.of_rows(rows, row, np.tile(np.arange(rows.n_granules), len(rows.first)))
+
     def seen_from(self, value: Value, distance: int) -> Value:
         """Return the same elements as the rank at *distance* calls them."""
         d = distance % self.n
@@ -90,7 +105,7 @@ class Frames:
         mine = d * self.chunk_size
         turned = np.where(element < mine, element + (self.n * self.chunk_size - mine), element - mine)
         kind = self.rank_type
-        parts, ranks = ranks & kind(self.all_parts), ranks & kind(self.all_ranks)
+        parts, ranks = ranks & kind(self.all_parts | self.all_choices), ranks & kind(self.all_ranks)
         bits = (ranks >> kind(d) | ranks << kind(self.n - d)) & kind(self.all_ranks) | parts
         return Value(np.where(element < 0, element, turned).astype(self.element_type), bits)
 
@@ -159,6 +174,8 @@ class Shadow:
             if a.element[i] == b.element[i]:
                 distances = distances_of(twice & self.frames.all_ranks)
                 whose = f"the contribution of the rank at distance {distances[0]}" if distances else "a partial sum"
+                if twice & self.frames.all_choices:
+                    whose = "the row of an expert"
                 what = f"adds {whose} a second time"
             found.append((i, what))
         return Value(element, ranks), found
