@@ -56,7 +56,7 @@ class CarriedProgram:
                 " take a smaller workload"
             )
         self.ranks = [program.rank for program in programs]
-        self.elements = Elements(first, seed)
+        self.elements = Elements(programs, seed)
         self.flows = [Dataflow(program, self.map, self.elements) for program in programs]
         self.produced = [self.elements.produced(rank) for rank in self.ranks]
         self.values = np.stack([self._at_the_start(m) for m in range(len(cores))])

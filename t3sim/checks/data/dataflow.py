@@ -58,7 +58,7 @@ class Dataflow:
         self._n_items = self.n_made
         self._reads, self._kept, self._sent, self._fetched = (list[tuple[Ints, Ints]]() for _ in range(4))
         self.zeros = np.zeros(places.size + 1, bool)  # places that are added to, and the end of all
-        first, in_order = 0, iter(elements.made)
+        first, in_order = 0, iter(elements.made_by(program.rank))
         for operation in program.operations:
             if isinstance(operation, Gemm):
                 made = next(in_order)

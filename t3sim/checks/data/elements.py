@@ -8,7 +8,9 @@ was added up, as a sum.  So they are stored, sent and added as the numbers are.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -103,10 +105,12 @@ class Made:
 class Elements:
     """The elements of the programs of one machine, and the parts of all ranks."""
 
-    def __init__(self, program: Program, seed: int) -> None:
-        """*program* of any rank: those of the others have the same GEMMs and contents of the same sizes."""
+    def __init__(self, programs: Sequence[Program], seed: int) -> None:
+        """*programs* of all ranks, or one that stands for all: all have the same GEMMs, but for those of rows."""
+        program = programs[0]
+        self._programs = {one.rank: one for one in programs}
         self.n, self.n_elements, self._seed = program.n, program.granule // ELEMENT_BYTES, seed
-        contents = contents_of(program)
+        contents = [content for one in programs for content in contents_of(one)]
         self.stride = max((int(np.max(one.offset, initial=0)) + one.n_granules for one in contents), default=0)
         rows = [one for one in contents if isinstance(one, Rows)]
         # Tokens are sums of the rows of their experts, which have the places of ranks in ``GIVERS``.
@@ -117,14 +121,14 @@ class Elements:
         n_names, self.made = self.n * self.stride, list[Made]()
         self._arrays: dict[tuple[bytes, int, int], Made] = {}  # the first GEMM of each array that GEMMs make chunks of
         made_before: Counter[tuple[bytes, int, int]] = Counter()
-        for number, gemm in enumerate(one for one in program.operations if isinstance(one, Gemm)):
+        # Those that make rows of tokens, which have names, may differ from rank to rank.
+        gemms = [one for one in program.operations if isinstance(one, Gemm) and one.makes is None]
+        for number, gemm in enumerate(gemms):
             what = gemm.stored.workgroups.tobytes(), gemm.first_tile
             made_before[*what, gemm.first_chunk] += 1
             array = *what, made_before[*what, gemm.first_chunk] if gemm.stored.n_chunks == 1 else -number
             first = self._arrays.get(array)
             self.made.append(Made(gemm, program, n_names if first is None else first.first_name))
-            if gemm.makes is not None:  # rows of tokens, which have names
-                continue
             if first is None:
                 self._arrays[array] = self.made[-1]
                 n_names += self.made[-1].n_names
@@ -132,7 +136,7 @@ class Elements:
         shape = (self.n_givers, self.n * self.stride, self.n_elements)
         self.parts[:, : shape[1]] = np.random.default_rng(seed).integers(-1000, 1000, shape)
         for number, made in enumerate(self.made):
-            for rank in range(self.n if made.gemm.makes is None else 0):
+            for rank in range(self.n):
                 names = slice(made.first_of(rank), made.first_of(rank) + made.n_outputs)
                 # Products of doubles are exact here: |sum| is at most 9 k, far below 2^53.
                 a, b = self._operands(number, rank)
@@ -148,17 +152,25 @@ class Elements:
         """Return the names of what each GEMM makes on *rank*, tile by tile."""
         return [
             one.names(rank) if one.gemm.makes is None else self._rows_made(one, one.gemm.makes, rank)[1]
-            for one in self.made
+            for one in self.made_by(rank)
         ]
+
+    @cache  # noqa: B019 - as long as the run
+    def made_by(self, rank: int) -> list[Made]:
+        """Return what each GEMM of *rank* makes."""
+        like, program = iter(self.made), self._programs[rank]
+        gemms = (one for one in program.operations if isinstance(one, Gemm))
+        return [next(like) if one.makes is None else Made(one, program, 0) for one in gemms]
 
     def produced(self, rank: int) -> Ints:
         """Return what the GEMMs of *rank* make, tile by tile, in its own order, and at the end what is none."""
         found = [np.full((1, self.n_elements + 2), BAD)]
-        for number, made in enumerate(self.made):
+        numbers = count()
+        for made in self.made_by(rank):
             if made.gemm.makes is not None:
                 found.append(self.sums(*self._rows_made(made, made.gemm.makes, rank)))
                 continue
-            a, b = self._operands(number, rank)
+            a, b = self._operands(next(numbers), rank)
             trace, names = made.gemm.stored, made.names(rank)
             products = np.zeros((trace.tiling.split_k, a.shape[0], b.shape[1]))
             for tile, panel, first, n in zip(trace.workgroups, trace.panel, *trace.panels, strict=True):

@@ -299,23 +299,24 @@ class Following:
         """Read the operands of a step, add them, send and keep the result."""
         n = step["n_granules"]
         value = Value(np.full(n, ZERO, self.frames.element_type), np.zeros(n, self.frames.rank_type))
-        sources = sources_of(step, self.n)
+        sources, kept_at = sources_of(step, self.n), np.array([step["kept_at"]])
+        is_computed = moves.makes is not None and moves.makes.row_at(kept_at)[0] != NONE
         for j, source in enumerate(sources):
             is_wire = bool(step["is_received"]) and j == len(sources) - 1
             place = self._spread(moves, step["operand"] + j * step["stride"], n, is_wire=is_wire)
             if step["is_wide"]:
                 place = self.map.places(wide_granules(step, j, self.programs[0].line))
-            if moves.makes is not None:
+            if is_computed:
                 self.memories[self.ledger.at(actor.number[0], source)].read(place, self._access(actor, source))
                 continue
             found = self._read(actor, source, place)
             value, wrong = (found, []) if j == 0 else self.memories[0].added(value, found)
             for index, what in wrong:
                 self._sum(actor, f"{what}, from", place, index)
-        if (rows := moves.makes) is not None:
+        if moves.makes is not None and is_computed:
             granules = step["kept_at"] + np.arange(n)
-            row = rows.row_at(granules)
-            value = self.frames.of_rows(rows, row, granules - rows.first[row])
+            row = moves.makes.row_at(granules)
+            value = self.frames.of_rows(moves.makes, row, granules - moves.makes.first[row])
         if step["send"] != NONE:
             place = self._spread(moves, step["destination"], n, is_wire=True)
             for distance in receivers_of(step, self.n):

@@ -1,0 +1,559 @@
+"""The stages of a layer of experts on one rank: dispatch, grouped GEMMs, combine, each as operations with its buffers.
+
+A program has one stage, whose input is there at the start, or several of one ``MoeLayer`` in their order.
+
+*Normal form* (DeepEP, ``csrc/kernels/intranode.cu``): a notification says who sends how much; then a token goes once to
+each GPU that has experts of it.  Half of the kernel's workgroups are senders, half are receivers, in pairs (channels).
+A sender stores rows in a receive buffer, a few tokens for each GPU at a time, and the receiver copies them from there.
+Other kernels copy tokens to the rows of their experts, and add up the rows of a token at the GPU of its experts.
+Combine is the same in the other direction; its receivers add up.
+
+*Low-latency form* (DeepEP, ``csrc/kernels/internode_ll.cu``): without a notification, a token goes to each of its
+experts, converted to the type of its rows on the way; workgroups of a second half wait for the rows of one expert from
+one GPU each, and copy them.  Combine stores each row at the GPU of its token, where the rows of a token are added up.
+
+The weight of an expert is part of its row, wherever kernels multiply by it.
+Leaves out: flags and indices of tokens that are stored beside their data; that receive buffers are used again and
+again; the layout kernel before the normal dispatch.
+Pinned by ``tests/program/test_moe_layer.py``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from t3sim.config.element_types import ELEMENT_TYPES
+from t3sim.errors import UsageError
+from t3sim.program.moe_operator import MoeOperator, Places, position_in
+from t3sim.program.operations import (
+    NONE,
+    STORE,
+    Buffer,
+    Gemm,
+    Ints,
+    Memory,
+    Moves,
+    Operation,
+    Post,
+    Program,
+    Rows,
+    Stores,
+    Wait,
+)
+from t3sim.program.row_steps import Steps, batched, copies_to, dealt, in_columns, steps, waiting
+from t3sim.workload.tiling import ELEMENT_BYTES
+
+DISPATCH_CHUNK, COMBINE_CHUNK = 6, 4  # tokens that a sender of the normal form stores for each GPU at a time
+NORMAL_WARPS, LOW_LATENCY_WARPS, COPY_WARPS = 24, 32, 16  # of a workgroup
+NOTIFICATION_BARRIERS, COMBINE_BARRIERS = 3, 1
+UNROLLED_BYTES = 4096  # that a warp loads of a row at a time: eight times 16 B for each thread
+TOKEN_BITS = 16  # of an element of tokens, before they are converted
+
+
+class MoeLayer:
+    """A layer of experts on *rank*, with its buffers in *memory*; *label* tells it from another one of the program."""
+
+    def __init__(self, op: MoeOperator, rank: int, memory: Memory, label: str = "", stream: int = 0) -> None:
+        self.op, self.rank, self.memory, self.label, self.stream = op, rank, memory, label, stream
+        self.n, self.line = op.n, op.line
+        self.inputs: tuple[Rows, ...] = ()  # of the first stage
+        self.outputs: tuple[Rows, ...] = ()  # of the last one
+        # Where the elements begin of tokens as they come back, of activated rows, and of outputs of the first GEMM.
+        self._returned = op.n_tokens * self.sent_pitch
+        self._activated = self._returned + op.n_tokens * op.returned_row
+        self._products = self._activated + self.n_rows * self.activated_row
+
+    # --- sizes -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _ranks(self) -> range:
+        """Ranks that may differ."""
+        return range(1 if self.op.is_turned else self.n)
+
+    @cached_property
+    def n_rows(self) -> int:
+        """Rows at the experts of the GPU that has most, since all GPUs have the same buffers; at least one."""
+        return max(1, *(sum(self.op.rows(rank)) for rank in self._ranks))
+
+    @cached_property
+    def n_copies(self) -> int:
+        """Copies of tokens at the GPU that has most; at least one."""
+        return max(1, *(len(self.op.copies_held(rank).token) for rank in self._ranks))
+
+    def _narrower(self, element: str) -> int:
+        """Return how many times more bits an element of a token has than one of this type, without scales."""
+        return TOKEN_BITS // ELEMENT_TYPES[element].bits
+
+    @cached_property
+    def sent_pitch(self) -> int:
+        """Granules from one token to the next, where it may be converted to the type of the rows."""
+        return max(self.op.sent_row, self._conversion * self.multiplied_row if self._conversion > 1 else 0)
+
+    @property
+    def multiplied_row(self) -> int:
+        """Return granules of a row that the first GEMM multiplies."""
+        return self.op.lines_of(self.op.experts.element, self.op.experts.hidden) * self.line
+
+    @property
+    def activated_row(self) -> int:
+        """Return granules of a row that the second GEMM multiplies."""
+        return self.op.lines_of(self.op.experts.element, self.op.experts.local_intermediate) * self.line
+
+    @property
+    def _product_pitch(self) -> int:
+        """Return granules from one row of the output of the first GEMM to the next."""
+        return self.activated_row * self._product_ratio
+
+    @property
+    def _product_ratio(self) -> int:
+        """Return granules of outputs of the first GEMM for one of activated rows."""
+        return self._narrower(self.op.experts.element) * (1 + self.op.experts.gated)
+
+    @property
+    def _conversion(self) -> int:
+        """Return granules of a dispatched token for one of a row that the first GEMM multiplies; ``UsageError``."""
+        sent, element = self.op.experts.sent_element, self.op.experts.element
+        if sent == element or ELEMENT_TYPES[sent].bits == ELEMENT_TYPES[element].bits == TOKEN_BITS:
+            return 1
+        if ELEMENT_TYPES[sent].bits != TOKEN_BITS:
+            message = f"is {sent}; tokens go in 16 bits or in the type of the rows, {element}"
+            raise UsageError(f"workload.experts.dispatch_element: {message}")
+        return self._narrower(element)
+
+    # --- what buffers hold -----------------------------------------------------------------------------
+
+    def _buffer(self, name: str, n_rows: int, row: int) -> Buffer:
+        return self.memory.buffer(self.label + name, n_rows * row)
+
+    def _tokens(self, buffer: Buffer, pitch: int) -> Rows:
+        """Return the tokens of the rank, *pitch* granules apart."""
+        token = np.arange(self.op.n_tokens)
+        return self._sent_rows(buffer.first + token * pitch, 0 * token, token)
+
+    def _sent_rows(self, first: Ints, distance: Ints, token: Ints) -> Rows:
+        """Return rows that hold tokens of other GPUs as these sent them."""
+        offset = token * self.sent_pitch
+        return Rows(first, self.op.sent_row, distance, offset, np.ones_like(token))
+
+    def _returned_rows(self, first: Ints, distance: Ints, token: Ints, choices: Ints) -> Rows:
+        """Return rows that come back to tokens of other GPUs."""
+        row = self.op.returned_row
+        return Rows(first, row, distance, self._returned + token * row, choices)
+
+    def _local_rows(self, buffer: Buffer, row: int, offset: int) -> Rows:
+        """Return rows that nobody else sees."""
+        number = np.arange(sum(self.op.rows(self.rank)))
+        return Rows(buffer.first + number * row, row, 0 * number, offset + number * row, 0 * number + 1)
+
+    def _rows_to_multiply(self, buffer: Buffer) -> Rows:
+        """Return the rows of the experts of the rank: tokens in the type that the first GEMM multiplies."""
+        held, row = self.op.held(self.rank), self.multiplied_row
+        number = np.arange(len(held.token))
+        found = self._sent_rows(buffer.first + number * row, held.distance, held.token)
+        return Rows(found.first, row, found.chunk, found.offset, found.choices)
+
+    def _rows_made(self, buffer: Buffer) -> Rows:
+        """Return what the second GEMM makes."""
+        held = self.op.held(self.rank)
+        first = buffer.first + np.arange(len(held.token)) * self.op.returned_row
+        return self._returned_rows(first, held.distance, held.token, np.int64(1) << held.choice)
+
+    def _copies_held(self, buffer: Buffer, pitch: int) -> Rows:
+        """Return the copies of tokens at the rank as they were sent."""
+        held = self.op.copies_held(self.rank)
+        return self._sent_rows(buffer.first + held.copy * pitch, held.distance, held.token)
+
+    def _copies_made(self, buffer: Buffer) -> Rows:
+        """Return what the experts of the rank make of the tokens that it has copies of."""
+        held = self.op.copies_held(self.rank)
+        first = buffer.first + held.copy * self.op.returned_row
+        return self._returned_rows(first, held.distance, held.token, held.choices)
+
+    def _results(self, buffer: Buffer) -> Rows:
+        """Return the tokens of the rank, each the sum of the rows of its experts; those without an expert are none."""
+        sent = self.op.copies_sent(self.rank)
+        choices = np.zeros(self.op.n_tokens, np.int64)
+        np.bitwise_or.at(choices, sent.token, sent.choices)
+        token = np.flatnonzero(choices)
+        first = buffer.first + token * self.op.returned_row
+        return self._returned_rows(first, 0 * token, token, choices[token])
+
+    # --- kernels ---------------------------------------------------------------------------------------
+
+    def _kernel(self, name: str, table: Steps, warps: int, bytes_at_a_time: int | None = None, **more: Any) -> Moves:
+        """Return a kernel of so many *warps* in each workgroup, which load so many bytes at a time; None: a whole row."""
+        gpu = self.op.machine.gpu
+        longest = -(-int(table["n_granules"].max(initial=1)) // self.line)
+        lines = longest if bytes_at_a_time is None else min(max(bytes_at_a_time // gpu.l2.line, 1), longest)
+        has_wavefronts = gpu.collective_kernel.n_wavefronts > 0
+        return Moves(
+            name=self.label + name, steps=table, n_workgroups=table.shape[1], wake=gpu.compute_unit.flag_latency,
+            wavefronts=(warps, lines) if has_wavefronts else None, **{"stream": self.stream, **more},
+        )  # fmt: skip
+
+    def _units(self, more: dict[str, Any]) -> int:
+        """Return how many compute units a kernel may use."""
+        return len(range(*(more.get("units") or (0, self.op.machine.gpu.n_compute_units))))
+
+    def _on_all(self, name: str, every: Steps, **more: Any) -> Moves:
+        """Return a kernel whose workgroups, one on each compute unit that it may use, take steps in turn."""
+        return self._kernel(name, dealt(every, self._units(more), COPY_WARPS), COPY_WARPS, UNROLLED_BYTES, **more)
+
+    def _shared(self, name: str, one: Steps, **more: Any) -> Moves:
+        """Return a kernel whose workgroups share each step."""
+        return Moves(name=self.label + name, steps=one.reshape(-1, 1), **{"stream": self.stream, **more})
+
+    def _notification(self, name: str, n_barriers: int, **more: Any) -> tuple[Moves, Wait]:
+        """Return a kernel of one workgroup in which all GPUs tell each other so many times, and what holds then."""
+        told = self.memory.signal(self.label + name, n_barriers)
+        over = self.memory.signal(f"{self.label}{name} is over")
+        place = self._buffer(name, n_barriers * self.n, self.line)
+        distance = np.arange(1, self.n)
+        column = [steps(1, n_operands=0)]
+        for number in range(n_barriers):
+            there = place.first + (number * self.n + distance) * self.line
+            tell = steps(self.n - 1, n_operands=0, n_granules=1, send=STORE, distance=distance, destination=there,
+                         post_signal=told[number])  # fmt: skip
+            column += [tell, waiting(np.array([told[number]]), np.array([self.n - 1]))] if self.n > 1 else []
+        table = np.concatenate(column).reshape(-1, 1)
+        return self._kernel(name, table, 1, posts=(Post(over[0]),), **more), Wait(over[0], 1)
+
+    # --- normal form -----------------------------------------------------------------------------------
+
+    def dispatch(self, sms: int, first_unit: int = 0, **more: Any) -> list[Operation]:
+        """Return the normal dispatch on *sms* compute units: it leaves the copies of tokens that the rank gets."""
+        op, c, row, pitch = self.op, self._channels(sms), self.op.sent_row, self.sent_pitch
+        given = self._buffer("tokens", op.n_tokens, pitch)
+        staged, self.received = (self._buffer(name, self.n_copies, pitch) for name in ("receive buffer", "received"))
+        arrived = self.memory.signal(f"{self.label}dispatched", self.n * c).first
+        self.inputs, self.outputs = (self._tokens(given, pitch),), (self._copies_held(self.received, pitch),)
+        sent, held = op.copies_sent(self.rank), op.copies_held(self.rank)
+        signal = arrived + -sent.distance % self.n * c + sent.token % c
+        sends = copies_to(sent.distance, given.first + sent.token * pitch, staged.first + sent.copy * pitch, row, signal)
+        receives = steps(
+            len(held.token), n_granules=row, operand=staged.first + held.copy * pitch,
+            kept_at=self.received.first + held.copy * pitch,
+        )  # fmt: skip
+        lane = held.distance * c + held.token % c
+        chunk = position_in(lane) // DISPATCH_CHUNK
+        due = np.minimum((chunk + 1) * DISPATCH_CHUNK, np.bincount(lane, minlength=self.n * c)[lane]) * row
+        notify, told = self._notification("notify dispatch", NOTIFICATION_BARRIERS, **more)
+        name, columns = "dispatch", self._sending(sends, sent.token % c, sent.distance, c, DISPATCH_CHUNK)
+        receiving = self._receiving(receives, held.token % c, chunk, arrived + lane[:, None], due[:, None], c)
+        return [notify, *self._roles(name, columns, receiving, told, first_unit, **more)]
+
+    def combine(self, sms: int, first_unit: int = 0, **more: Any) -> list[Operation]:
+        """Return the normal combine on *sms* compute units: tokens are the sums of what GPUs have made of them."""
+        op, c, row = self.op, self._channels(sms), self.op.returned_row
+        if not hasattr(self, "reduced"):
+            self.reduced = self._buffer("rows of tokens", self.n_copies, row)
+            self.inputs = (self._copies_made(self.reduced),)
+        places = {rank: op.places_of_copies(rank) for rank in self._ranks}
+        staged = self._buffer("rows that came back", max(1, *(one.n for one in places.values())), row)
+        results = self._buffer("results", op.n_tokens, row)
+        arrived = self.memory.signal(f"{self.label}combined", self.n * c).first
+        self.outputs = (self._results(results),)
+        held, sent = op.copies_held(self.rank), op.copies_sent(self.rank)
+        there = staged.first + self._places(places, held.distance, held.token, held.index) * row
+        signal = arrived + -held.distance % self.n * c + held.token % c
+        sends = copies_to(held.distance, self.reduced.first + held.copy * row, there, row, signal)
+        own = places[self.rank if len(places) > 1 else 0]
+        token = np.flatnonzero(own.count)
+        receives = self._sums(own, token, staged, results, row)
+        lane = sent.distance * c + sent.token % c
+        signals = np.full((op.n_tokens, max(int(own.count.max(initial=1)), 1)), NONE)
+        due = np.zeros_like(signals)
+        signals[sent.token, sent.index] = arrived + lane
+        due[sent.token, sent.index] = (position_in(lane) + 1) * row
+        batch = position_in(token % c) // NORMAL_WARPS
+        notify, told = self._notification("notify combine", COMBINE_BARRIERS, **more)
+        columns = self._sending(sends, held.token % c, held.distance, c, COMBINE_CHUNK)
+        receiving = self._receiving(receives, token % c, batch, signals[token], due[token], c)
+        return [notify, *self._roles("combine", columns, receiving, told, first_unit, **more)]
+
+    def _channels(self, sms: int) -> int:
+        """Return the channels of a kernel of *sms* workgroups; ``UsageError`` if the GPU has not as many units."""
+        most = self.op.machine.gpu.n_compute_units
+        if not 2 <= sms <= most:
+            raise UsageError(f"strategy.sms: is {sms}; a channel takes 2 compute units, and a GPU has {most}")
+        return sms // 2
+
+    def _sending(self, sends: Steps, channel: Ints, distance: Ints, c: int, chunk: int) -> list[Steps]:
+        """Return the steps of the senders: in a batch, each has a chunk of rows for each GPU, those for the next first."""
+        batch = position_in(distance * c + channel) // chunk
+        order = np.lexsort(((distance - 1) % self.n, batch, channel))
+        return [batched(sends[one], batch[one]) for one in (order[channel[order] == number] for number in range(c))]
+
+    def _receiving(self, every: Steps, channel: Ints, batch: Ints, signal: Ints, due: Ints, c: int) -> list[Steps]:
+        """Return the steps of the receivers: each batch waits until its signals, [step, number], have what is *due*."""
+        columns = []
+        for number in range(c):
+            mine = np.flatnonzero(channel == number)
+            mine = mine[np.argsort(batch[mine], kind="stable")]
+            column = [steps(0)]
+            for one in np.split(mine, np.flatnonzero(np.diff(batch[mine])) + 1) if len(mine) else ():
+                which, least = signal[one].reshape(-1), due[one].reshape(-1)
+                found = np.unique(which[which != NONE])
+                most = np.zeros(len(found), np.int64)
+                np.maximum.at(most, np.searchsorted(found, which[which != NONE]), least[which != NONE])
+                column += [waiting(found, most), batched(every[one], 0 * one)]
+            columns.append(np.concatenate(column))
+        return columns
+
+    def _roles(
+        self, name: str, sending: list[Steps], receiving: list[Steps], told: Wait, first_unit: int, **more: Any
+    ) -> list[Operation]:
+        """Return the two halves of a kernel: senders in a stream beside that of the layer, which has the receivers."""
+        c, gpu = len(sending), self.op.machine.gpu
+        runs = {"stream": self.stream, **more}
+        beside = {**runs, "stream": runs["stream"] + 1, "after": (told,)}
+        fence = gpu.collective_kernel.slice_overhead
+        return [
+            self._kernel(f"{name}, senders", in_columns(sending), NORMAL_WARPS, units=(first_unit, first_unit + c),
+                         step_overhead=fence, **beside),
+            self._kernel(f"{name}, receivers", in_columns(receiving), NORMAL_WARPS,
+                         units=(first_unit + c, first_unit + 2 * c), **runs),
+        ]  # fmt: skip
+
+    def _places(self, places: dict[int, Places], distance: Ints, token: Ints, index: Ints) -> Ints:
+        """Return the number of the place, at the GPU at *distance*, of the *index*-th row of its *token*."""
+        found = np.zeros(len(token), np.int64)
+        for rank, one in places.items():
+            at = np.flatnonzero((distance + self.rank) % self.n == rank) if len(places) > 1 else slice(None)
+            found[at] = one.first[token[at]] + index[at] * one.stride[token[at]]
+        return found
+
+    def _sums(self, own: Places, token: Ints, staged: Buffer, results: Buffer, row: int) -> Steps:
+        """Return the sums of the rows of tokens that have come back."""
+        return steps(
+            len(token), n_granules=row, n_operands=own.count[token], operand=staged.first + own.first[token] * row,
+            stride=own.stride[token] * row, kept_at=results.first + token * row,
+        )  # fmt: skip
+
+    # --- between dispatch and combine ------------------------------------------------------------------
+
+    def permutation(self, **more: Any) -> list[Operation]:
+        """Return the copies of tokens to the rows of their experts, converted to the type of these if need be."""
+        op, row, pitch = self.op, self.multiplied_row, self.sent_pitch
+        if not hasattr(self, "received"):
+            self.received = self._buffer("received", self.n_copies, pitch)
+            self.inputs = (self._copies_held(self.received, pitch),)
+        self.multiplied = self._buffer("A", self.n_rows, row)
+        self.outputs = (rows := self._rows_to_multiply(self.multiplied),)
+        held, copies = op.held(self.rank), op.copies_held(self.rank)
+        keys = copies.distance * op.n_tokens + copies.token
+        copy = np.searchsorted(keys, held.distance * op.n_tokens + held.token)
+        moves = self._converting(self._conversion, row, self.received.first + copy * pitch, rows.first)
+        if not len(moves):
+            return []
+        makes = rows if self._conversion > 1 else None
+        return [self._on_all("permutation", moves, makes=makes, **more)]
+
+    def _converting(self, ratio: int, row: int, operand: Ints, kept_at: Ints) -> Steps:
+        """Return copies of rows to a type of *ratio* times fewer bits."""
+        return steps(
+            len(operand), n_granules=row, operand=operand, kept_at=kept_at, n_operands=ratio,
+            is_wide=int(ratio > 1), stride=2 * row if ratio > 1 else 0,
+        )  # fmt: skip
+
+    def first_gemm(self, **more: Any) -> list[Operation]:
+        """Return the grouped GEMM of rows and the first weights of their experts."""
+        shape, _ = self.op.shapes()
+        if not hasattr(self, "multiplied"):
+            self.multiplied = self._buffer("A", self.n_rows, self.multiplied_row)
+            self.inputs = (self._rows_to_multiply(self.multiplied),)
+        self.products = self._buffer("products", self.n_rows, self._product_pitch)
+        self.outputs = (made := self._local_rows(self.products, self._product_pitch, self._products),)
+        content = self._rows_to_multiply(self.multiplied)
+        return self._gemm("first GEMM", shape, self.multiplied, content, made, self._product_pitch, **more)
+
+    def activation(self, **more: Any) -> list[Operation]:
+        """Return the activation of the output of the first GEMM, converted to the type of the rows."""
+        if not hasattr(self, "products"):
+            self.products = self._buffer("products", self.n_rows, self._product_pitch)
+            self.inputs = (self._local_rows(self.products, self._product_pitch, self._products),)
+        self.activated = self._buffer("activated", self.n_rows, self.activated_row)
+        self.outputs = (rows := self._local_rows(self.activated, self.activated_row, self._activated),)
+        n_rows = sum(self.op.rows(self.rank))
+        if not n_rows:
+            return []
+        one = self._converting(
+            self._product_ratio, n_rows * self.activated_row, *(np.array([of.first]) for of in (self.products, self.activated))
+        )
+        return [self._shared("activation", one, makes=rows, **more)]
+
+    def second_gemm(self, **more: Any) -> list[Operation]:
+        """Return the grouped GEMM of activated rows and the second weights."""
+        _, shape = self.op.shapes()
+        if not hasattr(self, "activated"):
+            self.activated = self._buffer("activated", self.n_rows, self.activated_row)
+            self.inputs = (self._local_rows(self.activated, self.activated_row, self._activated),)
+        self.made = self._buffer("made", self.n_rows, self.op.returned_row)
+        self.outputs = (made := self._rows_made(self.made),)
+        content = self._local_rows(self.activated, self.activated_row, self._activated)
+        return self._gemm("second GEMM", shape, self.activated, content, made, self.op.returned_row, **more)
+
+    def reduction(self, **more: Any) -> list[Operation]:
+        """Return the sums of the rows that the experts of the rank make of one token."""
+        op, row = self.op, self.op.returned_row
+        if not hasattr(self, "made"):
+            self.made = self._buffer("made", self.n_rows, row)
+            self.inputs = (self._rows_made(self.made),)
+        self.reduced = self._buffer("rows of tokens", self.n_copies, row)
+        self.outputs = (self._copies_made(self.reduced),)
+        held, copies = op.held(self.rank), op.copies_held(self.rank)
+        if not len(held.token):
+            return []
+        of_copy = np.searchsorted(copies.distance * op.n_tokens + copies.token, held.distance * op.n_tokens + held.token)
+        turn, count = position_in(of_copy), np.bincount(of_copy)
+        place = self.made.first + np.arange(len(of_copy)) * row
+        to = self.reduced.first + of_copy * row
+        first = np.zeros(len(count), np.int64)
+        first[of_copy[turn == 0]] = place[turn == 0]
+        # The first two rows are added up, and each further one to that sum; a single one is copied.
+        before = np.where(turn == 1, first[of_copy], to)
+        every = steps(
+            len(turn), n_granules=row, n_operands=np.where(turn > 0, 2, 1), operand=np.where(turn > 0, before, place),
+            stride=np.where(turn > 0, place - before, 0), kept_at=to,
+        )  # fmt: skip
+        is_needed = (turn > 0) | (count[of_copy] == 1)
+        n_columns = min(self._units(more), len(count))
+        columns = []
+        for number in range(n_columns):
+            mine = np.flatnonzero(is_needed & (of_copy % n_columns == number))
+            mine = mine[np.argsort(turn[mine], kind="stable")]
+            batch = turn[mine] * len(turn) + position_in(turn[mine]) // COPY_WARPS
+            columns.append(batched(every[mine], batch))
+        return [self._kernel("reduction", in_columns(columns), COPY_WARPS, UNROLLED_BYTES, **more)]
+
+    def _gemm(self, name: str, shape: Any, a: Buffer, content: Rows, made: Rows, pitch: int, **more: Any) -> list[Operation]:
+        """Return a grouped GEMM whose output lies in rows *pitch* granules apart, past the L2: kernels that move read it."""
+        traces = {rank: self.op.trace(rank, shape) for rank in (self.rank,)}
+        n_slices = self.op.lines_of(shape.element, shape.k)
+        b = self.memory.buffer(f"{self.label}B of {name}", self.op.routing.experts_per_gpu * shape.n * n_slices * self.line)
+        trace = traces[self.rank]
+        if trace is None:
+            return []
+        tiles = trace.workgroups
+        stores = Stores.local(made.first[tiles["row"]] + tiles["column"] * ELEMENT_BYTES // self.op.granule, pitch)
+        stores.kind[:] = STORE
+        return [Gemm(
+            name=self.label + name, trace=trace, a=a.first, b=b.first, stores=stores, order=np.arange(len(tiles)),
+            a_content=(content,), makes=made, **{"stream": self.stream, **more},
+        )]  # fmt: skip
+
+    # --- low-latency form ------------------------------------------------------------------------------
+
+    def low_latency_dispatch(self, **more: Any) -> list[Operation]:
+        """Return the dispatch of each token to each of its experts, converted to the type of the rows."""
+        op, row = self.op, self.multiplied_row
+        n_groups, n_columns = self._low_latency_grid(more)
+        ratio = self._narrower(op.experts.element)
+        given = self._buffer("tokens", op.n_tokens, ratio * row)
+        cast, arrived = self._buffer("converted", op.n_tokens, row), self._buffer("receive buffer", self.n_rows, row)
+        self.multiplied = self._buffer("A", self.n_rows, row)
+        token = np.arange(op.n_tokens)
+        given_rows = self._sent_rows(given.first + token * ratio * row, 0 * token, token)
+        converted = self._sent_rows(cast.first + token * row, 0 * token, token)
+        self.inputs = (Rows(given_rows.first, row, given_rows.chunk, given_rows.offset, given_rows.choices),)
+        converted = Rows(converted.first, row, converted.chunk, converted.offset, converted.choices)
+        self.outputs = (self._rows_to_multiply(self.multiplied),)
+        signal = self.memory.signal(f"{self.label}dispatched", op.routing.experts_per_gpu * self.n).first
+        sent, held = op.sent(self.rank), op.held(self.rank)
+        casts = self._converting(ratio, row, given_rows.first, converted.first)
+        told = signal + sent.expert * self.n + -sent.distance % self.n
+        sends = copies_to(sent.distance, cast.first + sent.token * row, arrived.first + sent.row * row, row, told)
+        columns = []
+        for number in range(n_columns):
+            mine = np.flatnonzero(sent.token % n_columns == number)
+            own = token[token % n_columns == number]
+            every = np.concatenate([casts[own], sends[mine]])
+            of = np.concatenate([own * 2, sent.token[mine] * 2 + 1])
+            order = np.argsort(of, kind="stable")
+            columns.append(batched(every[order], of[order]))
+        send = self._kernel("low-latency dispatch, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES,
+                            makes=converted, **more)  # fmt: skip
+        number = np.arange(len(held.token))
+        copies = steps(
+            len(number), n_granules=row, operand=arrived.first + number * row, kept_at=self.multiplied.first + number * row
+        )
+        group = held.expert * self.n + held.distance
+        columns = self._by_group(copies, group, signal + group, n_groups, n_columns, row)
+        receive = self._kernel("low-latency dispatch, receive", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES,
+                               launch=0, **more)  # fmt: skip
+        return [send, receive]
+
+    def _by_group(
+        self, every: Steps, group: Ints, signal: Ints | None, n_groups: int, n_columns: int, row: int
+    ) -> list[Steps]:
+        """Return columns of so many groups of rows each; with a *signal* each waits for all rows of its groups."""
+        columns = []
+        for number in range(n_columns):
+            mine = np.flatnonzero(group // n_groups == number)
+            column = [steps(0)]
+            if signal is not None:
+                which, counts = np.unique(signal[mine], return_counts=True)
+                column.append(waiting(which, counts * row))
+            columns.append(np.concatenate([*column, batched(every[mine], 0 * mine)]))
+        return columns
+
+    def _low_latency_grid(self, more: dict[str, Any]) -> tuple[int, int]:
+        """Return how many pairs of an expert and a GPU a workgroup has, and the number of workgroups."""
+        n_pairs = self.op.routing.n_experts
+        n_groups = -(-n_pairs // self._units(more))
+        return n_groups, -(-n_pairs // n_groups)
+
+    def low_latency_combine(self, **more: Any) -> list[Operation]:
+        """Return the combine that stores each row at the GPU of its token, where those of a token are added up."""
+        op, row = self.op, self.op.returned_row
+        n_groups, n_columns = self._low_latency_grid(more)
+        if not hasattr(self, "made"):
+            self.made = self._buffer("made", self.n_rows, row)
+            self.inputs = (self._rows_made(self.made),)
+        staged, arrived, total = self.returns(row)
+        held = op.held(self.rank)
+        there = staged.first + self.return_places(held.distance, held.token, held.index) * row
+        sends = copies_to(held.distance, self.made.first + np.arange(len(there)) * row, there, row,
+                          arrived + -held.distance % self.n)  # fmt: skip
+        columns = self._by_group(sends, held.distance * op.routing.experts_per_gpu + held.expert, None, n_groups,
+                                 n_columns, row)  # fmt: skip
+        send = self._kernel("low-latency combine, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES, **more)
+        return [send, *self.final_sum(staged, total, row, name="low-latency combine, sum", launch=0, **more)]
+
+    def returns(self, row: int) -> tuple[Buffer, int, tuple[Wait, ...]]:
+        """Return the buffer in which rows come back, the first signal that they post, and what holds when all have."""
+        places = [self.op.places_of_rows(rank) for rank in self._ranks]
+        staged = self._buffer("rows that came back", max(1, *(one.n for one in places)), row)
+        arrived = self.memory.signal(f"{self.label}combined", self.n).first
+        counts = np.bincount(self.op.sent(self.rank).distance, minlength=self.n)
+        return staged, arrived, tuple(Wait(arrived + d, int(n) * row) for d, n in enumerate(counts) if n)
+
+    def return_places(self, distance: Ints, token: Ints, index: Ints) -> Ints:
+        """Return the number of the place, at the GPU at *distance*, of the *index*-th row of its *token*."""
+        places = {rank: self.op.places_of_rows(rank) for rank in self._ranks}
+        return self._places(places, distance, token, index)
+
+    def final_sum(self, staged: Buffer, after: tuple[Wait, ...], row: int, *, name: str, **more: Any) -> list[Operation]:
+        """Return the sums of the rows of each token, when all have come back."""
+        results = self._buffer("results", self.op.n_tokens, row)
+        self.outputs = (self._results(results),)
+        own = self.op.places_of_rows(self.rank)
+        starts = np.flatnonzero(np.diff(own.count, prepend=-1))
+        starts = starts[own.count[starts] > 0]
+        if not len(starts):
+            return []
+        groups = self._sums(own, starts, staged, results, row)
+        groups["n_granules"] = own.stride[starts] * row  # of all tokens of a group: they lie side by side
+        return [self._shared(name, groups, after=after, **more)]
+
+
+def program_of_stages(layer: MoeLayer, operations: list[Operation], inputs: tuple[Rows, ...]) -> Program:
+    """Return the program of *operations* of a layer, with *inputs* in the memory at the start."""
+    op, memory = layer.op, layer.memory
+    return Program(
+        layer.rank, op.n, tuple(operations), op.granule, op.line, tuple(memory.buffers), tuple(memory.signals),
+        inputs=inputs, outputs=layer.outputs,
+    )  # fmt: skip

@@ -1,0 +1,302 @@
+"""A layer of routed experts: what strategies of operator ``moe`` have to compute, and which row of a token goes where.
+
+Every GPU has tokens, and experts in its memory.  *Dispatch* carries each token to its experts, a grouped GEMM, an
+activation and another grouped GEMM compute a row for each expert of it, and *combine* carries the rows back, where a
+token is their sum, each with its weight.
+
+A *row* is one token at one expert.  At an expert's GPU the rows lie expert by expert, each from the nearest source GPU
+on (its own first), in the order of their tokens there.  Tokens of a GPU are numbered so that those with as many experts,
+and as many GPUs of these, follow each other: which token has which number plays no part in the time.
+All distances count from the GPU that is asked for, so that equal loads have equal programs.
+Leaves out: shared experts, which every GPU computes for its own tokens; experts that several GPUs share.
+Pinned by ``tests/program/test_moe_operator.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from t3sim.config.element_types import ELEMENT_TYPES
+from t3sim.config.experiment import GemmShape, Kernels, OperatorKind
+from t3sim.config.experts import ExpertsSpec
+from t3sim.config.machine import MachineSpec
+from t3sim.errors import UsageError
+from t3sim.program.operations import Ints, Memory
+from t3sim.workload.grouped import grouped_tiling, grouped_trace
+from t3sim.workload.routing import DROPPED, Routing
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+
+BITS_OF_BYTE = 8
+
+
+@dataclass(frozen=True, eq=False)
+class SentRows:
+    """Rows that leave a GPU, token by token: arrays with an entry for each."""
+
+    token: Ints
+    choice: Ints  # number of the expert among those of the token
+    distance: Ints  # of the GPU of the expert
+    expert: Ints  # number of the expert there
+    row: Ints  # there
+    index: Ints  # number among the rows of the token
+
+
+@dataclass(frozen=True, eq=False)
+class HeldRows:
+    """Rows at the GPU of their experts, in their order there: arrays with an entry for each."""
+
+    expert: Ints
+    distance: Ints  # of the GPU that the token comes from
+    token: Ints  # its number there
+    choice: Ints
+    index: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCopies:
+    """Tokens at GPUs that have experts of theirs, once for each: arrays with an entry for each copy."""
+
+    token: Ints
+    distance: Ints  # of the other GPU: where a copy goes, or where it comes from
+    copy: Ints  # number of the copy at the GPU that has it, where they lie by distance, then by token
+    choices: Ints  # which experts of the token the GPU has: bit j, the j-th
+    index: Ints  # number among the copies of the token
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the rows of each token of a GPU come back: in groups of tokens that have as many.
+
+    The i-th row of token t is number ``first[t] + i * stride[t]``; of a group these lie side by side.
+    """
+
+    first: Ints
+    stride: Ints
+    count: Ints  # rows of each token
+    n: int  # rows of all
+
+
+@dataclass(frozen=True, eq=False)
+class MoeOperator:
+    """A layer of experts on all GPUs; ``is_turned``: every GPU routes its tokens as GPU 0 does, seen from itself."""
+
+    machine: MachineSpec
+    experts: ExpertsSpec
+    routing: Routing
+    kernels: Kernels
+
+    kind: OperatorKind = "moe"
+    is_turned: bool = False
+
+    def __post_init__(self) -> None:
+        if self.routing.gpus_of_a_group > 1:
+            raise UsageError(f"workload.experts.tp: is {self.routing.gpus_of_a_group}; experts of one GPU each are simulated")
+
+    @property
+    def n(self) -> int:
+        """Return the number of GPUs."""
+        return self.routing.n_gpus
+
+    @property
+    def granule(self) -> int:
+        """Return bytes of a DRAM access."""
+        return self.machine.memory.access
+
+    @property
+    def line(self) -> int:
+        """Return granules of a cache line."""
+        return self.machine.gpu.l2.line // self.granule
+
+    @property
+    def n_tokens(self) -> int:
+        """Return tokens of a GPU."""
+        return self.routing.tokens_per_gpu
+
+    @property
+    def collective(self) -> None:
+        """Return None: it is no collective on its own."""
+        return None
+
+    def memory(self) -> Memory:
+        """Return a memory to place buffers in."""
+        spec = self.machine.memory
+        return Memory(spec.channel_interleave // spec.access * spec.n_channels)
+
+    def turned(self) -> MoeOperator:
+        """Return the operator in which every GPU routes its tokens as GPU 0 does, seen from itself.
+
+        Then all GPUs are alike: each receives as many rows for each of its experts as it sends to the experts that have
+        their numbers on all GPUs.
+        """
+        first, each = self.routing.experts[0], self.routing.experts_per_gpu
+        turns = np.arange(self.n)[:, None, None] * each
+        every = np.where(first == DROPPED, DROPPED, (first + turns) % self.routing.n_experts)
+        weights = self.routing.weights
+        same = None if weights is None else np.broadcast_to(weights[0], every.shape)
+        return replace(self, routing=replace(self.routing, experts=every.astype(np.int32), weights=same), is_turned=True)
+
+    # --- rows ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _every(self) -> dict[str, Ints]:
+        """Every row of the layer, source by source and token by token."""
+        routing, n, k = self.routing, self.n, self.routing.top_k
+        each, n_tokens = routing.experts_per_gpu, routing.tokens_per_gpu
+        experts = routing.experts.astype(np.int64)
+        is_there = experts != DROPPED
+        gpu = np.where(is_there, experts // each, 0)
+        distance = (gpu - np.arange(n)[:, None, None]) % n
+        goes = np.zeros((n, n_tokens, n), bool)
+        source, token, choice = np.nonzero(is_there)
+        goes[source, token, distance[is_there]] = True
+        # By number of experts and of GPUs, the most first; then by the set of GPUs, so that neighbours go together.
+        keys = [*goes.transpose(2, 0, 1), -goes.sum(axis=2), -is_there.sum(axis=2)]
+        order = np.stack([np.lexsort([key[g] for key in keys]) for g in range(n)])
+        number = np.empty_like(order)
+        np.put_along_axis(number, order, np.broadcast_to(np.arange(n_tokens), order.shape), axis=1)
+        found = {
+            "source": source, "token": number[source, token], "choice": choice % k, "gpu": gpu[is_there],
+            "distance": distance[is_there], "expert": experts[is_there] % each,
+        }  # fmt: skip
+        in_order = np.lexsort((found["choice"], found["token"], found["source"]))
+        found = {name: values[in_order] for name, values in found.items()}
+        return {**found, "index": position_in(found["source"] * n_tokens + found["token"])}
+
+    @cached_property
+    def _by_expert(self) -> Ints:
+        """Numbers of all rows in the order in which they lie at their experts, GPU by GPU."""
+        every = self._every
+        return np.lexsort((every["token"], -every["distance"] % self.n, every["expert"], every["gpu"]))
+
+    @cached_property
+    def _row(self) -> Ints:
+        """Number of each row at its expert's GPU."""
+        found = np.empty(len(self._by_expert), np.int64)
+        gpu = self._every["gpu"][self._by_expert]
+        found[self._by_expert] = np.arange(len(gpu)) - np.searchsorted(gpu, gpu)
+        return found
+
+    def sent(self, rank: int) -> SentRows:
+        """Return the rows of the tokens of *rank*."""
+        every, of = self._every, self._of_source(rank)
+        names = "token", "choice", "distance", "expert"
+        return SentRows(*(every[name][of] for name in names), self._row[of], every["index"][of])
+
+    def held(self, rank: int) -> HeldRows:
+        """Return the rows of the experts of *rank*."""
+        every = self._every
+        gpus = every["gpu"][self._by_expert]
+        of = self._by_expert[slice(*np.searchsorted(gpus, (rank, rank + 1)))]
+        names = "token", "choice", "index"
+        return HeldRows(every["expert"][of], -every["distance"][of] % self.n, *(every[name][of] for name in names))
+
+    def rows(self, rank: int) -> list[int]:
+        """Return the rows of each expert of *rank*."""
+        found = np.bincount(self.held(rank).expert, minlength=self.routing.experts_per_gpu)
+        return [int(n) for n in found]
+
+    @cached_property
+    def _copies(self) -> dict[str, Ints]:
+        """Every pair of a token and a GPU that has experts of it, source by source and token by token."""
+        every = self._every
+        keys = (every["source"] * self.n_tokens + every["token"]) * self.n + every["distance"]
+        pairs, inverse = np.unique(keys, return_inverse=True)
+        choices = np.zeros(len(pairs), np.int64)
+        np.bitwise_or.at(choices, inverse.reshape(-1), np.int64(1) << every["choice"])
+        pairs, distance = np.divmod(pairs, self.n)
+        source, token = np.divmod(pairs, self.n_tokens)
+        gpu = (source + distance) % self.n
+        order = np.lexsort((token, -distance % self.n, gpu))
+        copy = np.empty(len(order), np.int64)
+        copy[order] = np.arange(len(order)) - np.searchsorted(gpu[order], gpu[order])
+        return {
+            "source": source, "token": token, "distance": distance, "gpu": gpu, "copy": copy, "choices": choices,
+            "order": order, "index": position_in(source * self.n_tokens + token),
+        }  # fmt: skip
+
+    def copies_sent(self, rank: int) -> TokenCopies:
+        """Return the copies of the tokens of *rank*, at the GPUs of their experts."""
+        found = self._copies
+        of = slice(*np.searchsorted(found["source"], (rank, rank + 1)))
+        return TokenCopies(*(found[name][of] for name in ("token", "distance", "copy", "choices", "index")))
+
+    def copies_held(self, rank: int) -> TokenCopies:
+        """Return the copies of tokens that *rank* has for its experts, in their order there."""
+        found = self._copies
+        of = found["order"][slice(*np.searchsorted(found["gpu"][found["order"]], (rank, rank + 1)))]
+        names = "copy", "choices", "index"
+        return TokenCopies(found["token"][of], -found["distance"][of] % self.n, *(found[name][of] for name in names))
+
+    def places_of_rows(self, rank: int) -> Places:
+        """Return where the rows of the tokens of *rank* come back, one for each expert."""
+        return places_of(np.bincount(self.sent(rank).token, minlength=self.n_tokens))
+
+    def places_of_copies(self, rank: int) -> Places:
+        """Return where the rows of the tokens of *rank* come back, one for each GPU."""
+        return places_of(np.bincount(self.copies_sent(rank).token, minlength=self.n_tokens))
+
+    def _of_source(self, rank: int) -> slice:
+        return slice(*np.searchsorted(self._every["source"], (rank, rank + 1)))
+
+    # --- sizes -----------------------------------------------------------------------------------------
+
+    def lines_of(self, element: str, n_elements: int) -> int:
+        """Return the cache lines of a row of so many elements with their scales, as GEMMs stage it."""
+        each = int(self.machine.gpu.l2.line * BITS_OF_BYTE / ELEMENT_TYPES[element].stored_bits)
+        return -(-n_elements // each)
+
+    @property
+    def sent_row(self) -> int:
+        """Return granules of a token as it is dispatched."""
+        return self.lines_of(self.experts.sent_element, self.experts.hidden) * self.line
+
+    @property
+    def returned_row(self) -> int:
+        """Return granules of a row as it is combined."""
+        return self.lines_of(self.experts.combine_element, self.experts.hidden) * self.line
+
+    # --- GEMMs -----------------------------------------------------------------------------------------
+
+    def shapes(self) -> tuple[GemmShape, GemmShape]:
+        """Return n and k of both GEMMs of an expert, of one row."""
+        one = self.experts
+        width, types = one.local_intermediate, {"element": one.element, "weights": one.weights}
+        first = GemmShape(m=1, n=width * (1 + one.gated), k=one.hidden, **types)
+        return first, GemmShape(m=1, n=one.hidden, k=width, **types)
+
+    def trace(self, rank: int, shape: GemmShape) -> TileTrace | None:
+        """Return the tiles of the grouped GEMM of *shape* on *rank*; None if no expert there has a row."""
+        rows = self.rows(rank)
+        if not any(rows):
+            return None
+        tiling = grouped_tiling(self.kernels, rows, shape, self.machine.gpu.n_compute_units)
+        try:
+            return grouped_trace(rows, shape, tiling)
+        except ValueError as error:
+            raise UsageError(f"workload: {error}") from None
+
+
+def places_of(count: Ints) -> Places:
+    """Return places of so many rows of each token; tokens with as many, one after the other, are a group."""
+    starts = np.flatnonzero(np.diff(count, prepend=-1))
+    sizes = np.diff(np.append(starts, len(count)))
+    n_rows = sizes * count[starts]
+    group = np.repeat(np.arange(len(starts)), sizes)
+    base = np.cumsum(n_rows) - n_rows
+    return Places(base[group] + np.arange(len(count)) - starts[group], sizes[group], count, int(n_rows.sum()))
+
+
+def position_in(keys: Ints) -> Ints:
+    """Return for each entry how many before it have the same key."""
+    order = np.argsort(keys, kind="stable")
+    found = np.empty(len(keys), np.int64)
+    found[order] = np.arange(len(keys)) - np.searchsorted(keys[order], keys[order])
+    return found
+
+
+def output_row(op: MoeOperator, n_elements: int) -> int:
+    """Return granules from one row of the output of a GEMM to the next: 16-bit elements, in whole lines."""
+    return -(-n_elements * ELEMENT_BYTES // op.machine.gpu.l2.line) * op.line
