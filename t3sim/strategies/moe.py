@@ -1,0 +1,67 @@
+"""A layer of experts, one kernel after the other: dispatch, two grouped GEMMs with the activation, combine.
+
+``moe-sequential`` sends a token once to each GPU that has experts of it, and copies it to their rows there (DeepEP's
+normal kernels); ``moe-low-latency`` sends it to each expert (its low-latency kernels).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from t3sim.program.moe_layer import MoeLayer, program_of_stages
+from t3sim.program.moe_operator import MoeOperator
+from t3sim.program.operations import Operation, Program
+from t3sim.program.plan import Part, Plan, in_order
+from t3sim.registry import Parameter
+from t3sim.strategies.interface import Params, strategy
+
+SMS = Parameter(
+    24, minimum=2, tried=(12, 24, 48),
+    meaning="Compute units of the dispatch and combine kernels, half of them senders and half receivers.",
+)  # fmt: skip
+
+Stage = Callable[[MoeLayer], list[Operation]]
+# Between dispatch and combine: role of its part, name, what it does.
+GEMM_STAGES: tuple[tuple[str, str, Stage], ...] = (
+    ("first_gemm", "first GEMM of the experts", MoeLayer.first_gemm),
+    ("activation", "activation", MoeLayer.activation),
+    ("second_gemm", "second GEMM of the experts", MoeLayer.second_gemm),
+)
+
+
+def stage_part(op: MoeOperator, role: str, name: str, stage: Stage) -> Part:
+    """Return the part in which all ranks run one stage of the layer."""
+
+    def program_of(rank: int) -> Program:
+        layer = MoeLayer(op, rank, op.memory())
+        operations = stage(layer)
+        return program_of_stages(layer, operations, layer.inputs)
+
+    if op.is_turned:
+        return Part.alike(role, name, program_of(0))
+    return Part.of(role, name, program_of, op.n)
+
+
+@strategy("moe-sequential", kind="baseline", operators=("moe",), parameters={"sms": SMS}, splits_k=True)
+def moe_sequential(op: Any, params: Params) -> Plan:
+    """DeepEP's normal dispatch and combine on ``sms`` compute units, which nothing else runs beside."""
+    sms = params["sms"]
+    stages: tuple[tuple[str, str, Stage], ...] = (
+        ("dispatch", "dispatch", partial(MoeLayer.dispatch, sms=sms)),
+        ("permutation", "permutation", MoeLayer.permutation),
+        *GEMM_STAGES,
+        ("reduction", "reduction", MoeLayer.reduction),
+        ("combine", "combine", partial(MoeLayer.combine, sms=sms)),
+    )
+    return Plan(in_order(*(stage_part(op, *one) for one in stages)))
+
+
+@strategy("moe-low-latency", operators=("moe",), splits_k=True)
+def moe_low_latency(op: Any, _params: Params) -> Plan:
+    """DeepEP's low-latency dispatch and combine on all compute units."""
+    stages: tuple[tuple[str, str, Stage], ...] = (
+        ("dispatch", "low-latency dispatch", MoeLayer.low_latency_dispatch),
+        *GEMM_STAGES,
+        ("combine", "low-latency combine", MoeLayer.low_latency_combine),
+    )
+    return Plan(in_order(*(stage_part(op, *one) for one in stages)))
