@@ -184,7 +184,7 @@ class MoeLayer:
     # --- kernels ---------------------------------------------------------------------------------------
 
     def _kernel(self, name: str, table: Steps, warps: int, bytes_at_a_time: int | None = None, **more: Any) -> Moves:
-        """Return a kernel of so many *warps* in each workgroup, which load so many bytes at a time; None: a whole row."""
+        """Return a kernel of so many *warps* in a workgroup, which load so many bytes at a time; None: a row."""
         gpu = self.op.machine.gpu
         longest = -(-int(table["n_granules"].max(initial=1)) // self.line)
         lines = longest if bytes_at_a_time is None else min(max(bytes_at_a_time // gpu.l2.line, 1), longest)
@@ -232,7 +232,9 @@ class MoeLayer:
         self.inputs, self.outputs = (self._tokens(given, pitch),), (self._copies_held(self.received, pitch),)
         sent, held = op.copies_sent(self.rank), op.copies_held(self.rank)
         signal = arrived + -sent.distance % self.n * c + sent.token % c
-        sends = copies_to(sent.distance, given.first + sent.token * pitch, staged.first + sent.copy * pitch, row, signal)
+        sends = copies_to(
+            sent.distance, given.first + sent.token * pitch, staged.first + sent.copy * pitch, row, signal
+        )
         receives = steps(
             len(held.token), n_granules=row, operand=staged.first + held.copy * pitch,
             kept_at=self.received.first + held.copy * pitch,
@@ -282,7 +284,7 @@ class MoeLayer:
         return sms // 2
 
     def _sending(self, sends: Steps, channel: Ints, distance: Ints, c: int, chunk: int) -> list[Steps]:
-        """Return the steps of the senders: in a batch, each has a chunk of rows for each GPU, those for the next first."""
+        """Return the steps of the senders: a batch has a chunk of rows for each GPU, those for the next one first."""
         batch = position_in(distance * c + channel) // chunk
         order = np.lexsort(((distance - 1) % self.n, batch, channel))
         return [batched(sends[one], batch[one]) for one in (order[channel[order] == number] for number in range(c))]
@@ -381,7 +383,9 @@ class MoeLayer:
         if not n_rows:
             return []
         one = self._converting(
-            self._product_ratio, n_rows * self.activated_row, *(np.array([of.first]) for of in (self.products, self.activated))
+            self._product_ratio,
+            n_rows * self.activated_row,
+            *(np.array([of.first]) for of in (self.products, self.activated)),
         )
         return [self._shared("activation", one, makes=rows, **more)]
 
@@ -407,7 +411,9 @@ class MoeLayer:
         held, copies = op.held(self.rank), op.copies_held(self.rank)
         if not len(held.token):
             return []
-        of_copy = np.searchsorted(copies.distance * op.n_tokens + copies.token, held.distance * op.n_tokens + held.token)
+        of_copy = np.searchsorted(
+            copies.distance * op.n_tokens + copies.token, held.distance * op.n_tokens + held.token
+        )
         turn, count = position_in(of_copy), np.bincount(of_copy)
         place = self.made.first + np.arange(len(of_copy)) * row
         to = self.reduced.first + of_copy * row
@@ -429,12 +435,15 @@ class MoeLayer:
             columns.append(batched(every[mine], batch))
         return [self._kernel("reduction", in_columns(columns), COPY_WARPS, UNROLLED_BYTES, **more)]
 
-    def _gemm(self, name: str, shape: Any, a: Buffer, content: Rows, made: Rows, pitch: int, **more: Any) -> list[Operation]:
-        """Return a grouped GEMM whose output lies in rows *pitch* granules apart, past the L2: kernels that move read it."""
-        traces = {rank: self.op.trace(rank, shape) for rank in (self.rank,)}
+    def _gemm(
+        self, name: str, shape: Any, a: Buffer, content: Rows, made: Rows, pitch: int, **more: Any
+    ) -> list[Operation]:
+        """Return a grouped GEMM with rows of output *pitch* granules apart, past the L2: move kernels read it."""
         n_slices = self.op.lines_of(shape.element, shape.k)
-        b = self.memory.buffer(f"{self.label}B of {name}", self.op.routing.experts_per_gpu * shape.n * n_slices * self.line)
-        trace = traces[self.rank]
+        b = self.memory.buffer(
+            f"{self.label}B of {name}", self.op.routing.experts_per_gpu * shape.n * n_slices * self.line
+        )
+        trace = self.op.trace(self.rank, shape)
         if trace is None:
             return []
         tiles = trace.workgroups
@@ -467,23 +476,26 @@ class MoeLayer:
         told = signal + sent.expert * self.n + -sent.distance % self.n
         sends = copies_to(sent.distance, cast.first + sent.token * row, arrived.first + sent.row * row, row, told)
         columns = []
-        for number in range(n_columns):
-            mine = np.flatnonzero(sent.token % n_columns == number)
-            own = token[token % n_columns == number]
+        for column in range(n_columns):
+            mine = np.flatnonzero(sent.token % n_columns == column)
+            own = token[token % n_columns == column]
             every = np.concatenate([casts[own], sends[mine]])
             of = np.concatenate([own * 2, sent.token[mine] * 2 + 1])
             order = np.argsort(of, kind="stable")
             columns.append(batched(every[order], of[order]))
-        send = self._kernel("low-latency dispatch, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES,
-                            makes=converted, **more)  # fmt: skip
+        send = self._kernel("low-latency dispatch, send", in_columns(columns), LOW_LATENCY_WARPS,
+                            UNROLLED_BYTES, makes=converted, **more)  # fmt: skip
         number = np.arange(len(held.token))
         copies = steps(
-            len(number), n_granules=row, operand=arrived.first + number * row, kept_at=self.multiplied.first + number * row
+            len(number),
+            n_granules=row,
+            operand=arrived.first + number * row,
+            kept_at=self.multiplied.first + number * row,
         )
         group = held.expert * self.n + held.distance
-        columns = self._by_group(copies, group, signal + group, n_groups, n_columns, row)
-        receive = self._kernel("low-latency dispatch, receive", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES,
-                               launch=0, **more)  # fmt: skip
+        receiving = self._by_group(copies, group, signal + group, n_groups, n_columns, row)
+        receive = self._kernel("low-latency dispatch, receive", in_columns(receiving), LOW_LATENCY_WARPS,
+                               UNROLLED_BYTES, launch=0, **more)  # fmt: skip
         return [send, receive]
 
     def _by_group(
@@ -536,7 +548,9 @@ class MoeLayer:
         places = {rank: self.op.places_of_rows(rank) for rank in self._ranks}
         return self._places(places, distance, token, index)
 
-    def final_sum(self, staged: Buffer, after: tuple[Wait, ...], row: int, *, name: str, **more: Any) -> list[Operation]:
+    def final_sum(
+        self, staged: Buffer, after: tuple[Wait, ...], row: int, *, name: str, **more: Any
+    ) -> list[Operation]:
         """Return the sums of the rows of each token, when all have come back."""
         results = self._buffer("results", self.op.n_tokens, row)
         self.outputs = (self._results(results),)

@@ -1,12 +1,12 @@
 """A layer of routed experts: what strategies of operator ``moe`` have to compute, and which row of a token goes where.
 
 Every GPU has tokens, and experts in its memory.  *Dispatch* carries each token to its experts, a grouped GEMM, an
-activation and another grouped GEMM compute a row for each expert of it, and *combine* carries the rows back, where a
-token is their sum, each with its weight.
+activation and another grouped GEMM compute a row for each expert of it, and *combine* carries the rows back, where
+their weighted sum is the new token.
 
 A *row* is one token at one expert.  At an expert's GPU the rows lie expert by expert, each from the nearest source GPU
-on (its own first), in the order of their tokens there.  Tokens of a GPU are numbered so that those with as many experts,
-and as many GPUs of these, follow each other: which token has which number plays no part in the time.
+on (its own first), in the order of their tokens there.  Tokens of a GPU are numbered so that those with as many
+experts, and as many GPUs of these, follow each other: the time does not depend on their numbers.
 All distances count from the GPU that is asked for, so that equal loads have equal programs.
 Leaves out: shared experts, which every GPU computes for its own tokens; experts that several GPUs share.
 Pinned by ``tests/program/test_moe_operator.py``.
@@ -25,9 +25,10 @@ from t3sim.config.experts import ExpertsSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.program.operations import Ints, Memory
+from t3sim.program.operator import Operator
 from t3sim.workload.grouped import grouped_tiling, grouped_trace
 from t3sim.workload.routing import DROPPED, Routing
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+from t3sim.workload.tiling import TileTrace
 
 BITS_OF_BYTE = 8
 
@@ -93,7 +94,9 @@ class MoeOperator:
 
     def __post_init__(self) -> None:
         if self.routing.gpus_of_a_group > 1:
-            raise UsageError(f"workload.experts.tp: is {self.routing.gpus_of_a_group}; experts of one GPU each are simulated")
+            raise UsageError(
+                f"workload.experts.tp: is {self.routing.gpus_of_a_group}; experts of one GPU each are simulated"
+            )
 
     @property
     def n(self) -> int:
@@ -115,15 +118,14 @@ class MoeOperator:
         """Return tokens of a GPU."""
         return self.routing.tokens_per_gpu
 
-    @property
-    def collective(self) -> None:
-        """Return None: it is no collective on its own."""
-        return None
-
     def memory(self) -> Memory:
         """Return a memory to place buffers in."""
         spec = self.machine.memory
         return Memory(spec.channel_interleave // spec.access * spec.n_channels)
+
+    def has_like_ranks(self) -> bool:
+        """Return whether every GPU routes its tokens as GPU 0 does, seen from itself."""
+        return bool((self.turned().routing.experts == self.routing.experts).all())
 
     def turned(self) -> MoeOperator:
         """Return the operator in which every GPU routes its tokens as GPU 0 does, seen from itself.
@@ -136,7 +138,9 @@ class MoeOperator:
         every = np.where(first == DROPPED, DROPPED, (first + turns) % self.routing.n_experts)
         weights = self.routing.weights
         same = None if weights is None else np.broadcast_to(weights[0], every.shape)
-        return replace(self, routing=replace(self.routing, experts=every.astype(np.int32), weights=same), is_turned=True)
+        return replace(
+            self, routing=replace(self.routing, experts=every.astype(np.int32), weights=same), is_turned=True
+        )
 
     # --- rows ------------------------------------------------------------------------------------------
 
@@ -183,7 +187,8 @@ class MoeOperator:
         """Return the rows of the tokens of *rank*."""
         every, of = self._every, self._of_source(rank)
         names = "token", "choice", "distance", "expert"
-        return SentRows(*(every[name][of] for name in names), self._row[of], every["index"][of])
+        token, choice, distance, expert = (every[name][of] for name in names)
+        return SentRows(token, choice, distance, expert, self._row[of], every["index"][of])
 
     def held(self, rank: int) -> HeldRows:
         """Return the rows of the experts of *rank*."""
@@ -297,6 +302,4 @@ def position_in(keys: Ints) -> Ints:
     return found
 
 
-def output_row(op: MoeOperator, n_elements: int) -> int:
-    """Return granules from one row of the output of a GEMM to the next: 16-bit elements, in whole lines."""
-    return -(-n_elements * ELEMENT_BYTES // op.machine.gpu.l2.line) * op.line
+AnyOperator = Operator | MoeOperator

@@ -52,7 +52,7 @@ def batched(column: Steps, batch: Ints) -> Steps:
 
 
 def in_columns(columns: Sequence[Steps]) -> Steps:
-    """Return the table of a kernel of which each workgroup has one of *columns*; steps of nothing fill the short ones."""
+    """Return the table of a kernel whose workgroups have a column each; the short ones are filled up."""
     longest = max(map(len, columns), default=0)
     found = steps(max(longest, 1) * len(columns), n_operands=0).reshape(-1, len(columns))
     for number, column in enumerate(columns):

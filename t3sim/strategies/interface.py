@@ -13,6 +13,7 @@ from t3sim.config.experiment import OperatorKind
 from t3sim.errors import PluginError, home_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
+from t3sim.program.moe_operator import AnyOperator
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Plan
 from t3sim.registry import Parameter, Registry, check_declaration, encoded
@@ -86,7 +87,7 @@ class Phase:
 
 After = Sequence[Phase]
 Params = Mapping[str, int]  # values of the parameters of a strategy, by name
-Function = Callable[[Operator, Params], Plan]
+Function = Callable[[Any, Params], Plan]  # of an operator of a kind that the strategy declares
 F = TypeVar("F", bound=Function)
 Kind = Literal["baseline", "design", "bound", "estimate"]
 Availability = Literal["exists today", "needs hardware", "bound"]
@@ -118,10 +119,12 @@ class OverlapStrategy:
     def __post_init__(self) -> None:
         check_declaration(self.plan, "op, params", self.parameters)
 
-    def __call__(self, op: Operator, params: Mapping[str, Any]) -> Plan:
+    def __call__(self, op: AnyOperator, params: Mapping[str, Any]) -> Plan:
         """Return the plan of a sublayer; raises ``PluginError`` if it is something else."""
-        op = op.with_equal_rows() if self.shares_rows else op
-        plan: object = self.plan(op if self.splits_k else op.unsplit(self.name), self.encode(params))
+        if isinstance(op, Operator):
+            op = op.with_equal_rows() if self.shares_rows else op
+            op = op if self.splits_k else op.unsplit(self.name)
+        plan: object = self.plan(op, self.encode(params))
         if not isinstance(plan, Plan):
             raise PluginError(*home_of(self.plan), f"strategy `{self.name}` returned {type(plan).__name__}, not Plan")
         return plan

@@ -6,7 +6,6 @@ normal kernels); ``moe-low-latency`` sends it to each expert (its low-latency ke
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from t3sim.program.moe_layer import MoeLayer, program_of_stages
 from t3sim.program.moe_operator import MoeOperator
@@ -42,8 +41,8 @@ def stage_part(op: MoeOperator, role: str, name: str, stage: Stage) -> Part:
     return Part.of(role, name, program_of, op.n)
 
 
-@strategy("moe-sequential", kind="baseline", operators=("moe",), parameters={"sms": SMS}, splits_k=True)
-def moe_sequential(op: Any, params: Params) -> Plan:
+@strategy("moe-sequential", kind="baseline", operators=("moe",), parameters={"sms": SMS})
+def moe_sequential(op: MoeOperator, params: Params) -> Plan:
     """DeepEP's normal dispatch and combine on ``sms`` compute units, which nothing else runs beside."""
     sms = params["sms"]
     stages: tuple[tuple[str, str, Stage], ...] = (
@@ -56,8 +55,8 @@ def moe_sequential(op: Any, params: Params) -> Plan:
     return Plan(in_order(*(stage_part(op, *one) for one in stages)))
 
 
-@strategy("moe-low-latency", operators=("moe",), splits_k=True)
-def moe_low_latency(op: Any, _params: Params) -> Plan:
+@strategy("moe-low-latency", operators=("moe",))
+def moe_low_latency(op: MoeOperator, _params: Params) -> Plan:
     """DeepEP's low-latency dispatch and combine on all compute units."""
     stages: tuple[tuple[str, str, Stage], ...] = (
         ("dispatch", "low-latency dispatch", MoeLayer.low_latency_dispatch),

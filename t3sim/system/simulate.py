@@ -16,6 +16,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError, code_of_a_user
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
+from t3sim.program.moe_operator import AnyOperator, MoeOperator
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan
 from t3sim.program.plan import Plan
@@ -25,6 +26,7 @@ from t3sim.system.layer import other_ticks
 from t3sim.system.parts import MirroredParts, Parts, PhaseSource, PhaseStore
 from t3sim.system.user_code import plan_of
 from t3sim.workload.layer import sublayer_runs
+from t3sim.workload.routings import routing_of
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
 
@@ -100,7 +102,7 @@ def evaluate(
 ) -> tuple[SublayerResult, ...]:
     """Return the times and phases of each sublayer of a point."""
     check_mode(run)
-    return tuple(result_of(one, operator_of(one, trace), parts_for(one, store, audit)) for one in sublayer_runs(run))
+    return tuple(result_of(one, work_of(one, trace), parts_for(one, store, audit)) for one in sublayer_runs(run))
 
 
 def check_mode(run: RunSpec) -> None:
@@ -113,11 +115,11 @@ def check_mode(run: RunSpec) -> None:
         raise UsageError("mode: mirrored mode simulates one GPU for all, and these differ; use `explicit`")
 
 
-def result_of(run: RunSpec, op: Operator, parts: Parts) -> SublayerResult:
+def result_of(run: RunSpec, op: AnyOperator, parts: Parts) -> SublayerResult:
     """Return what *op* costs with the strategy of *run*."""
     plan = plan_for(run, op)
     total, by_role = parts.evaluate(plan)
-    if op.collective is not None:
+    if isinstance(op, Operator) and op.collective is not None:
         return SublayerResult(run, total, by_role)
     if op.kind != "gemm-rs":
         return SublayerResult(run, total, by_role, total)
@@ -133,10 +135,10 @@ def parts_for(run: RunSpec, store: PhaseSource, audit: Audit | None) -> Parts:
     return MirroredParts(run, store, audit)
 
 
-def plan_for(run: RunSpec, op: Operator) -> Plan:
+def plan_for(run: RunSpec, op: AnyOperator) -> Plan:
     """Return what the strategy of *run* does with *op*."""
     strategy = overlap_strategies.get(run.strategy)
-    if op.collective is not None:
+    if isinstance(op, Operator) and op.collective is not None:
         return collective_plan(op, has_near_memory=strategy.has_near_memory)
     if op.kind not in strategy.operators:
         raise UsageError(f"strategy: {not_an_operator_of(strategy, op.kind)}")
@@ -144,16 +146,22 @@ def plan_for(run: RunSpec, op: Operator) -> Plan:
         return plan_of(strategy, op, run.strategy_params)
 
 
+def work_of(run: RunSpec, trace: TileTrace | None = None) -> AnyOperator:
+    """Return what *run* computes: a layer of experts, or what ``operator_of`` says."""
+    if run.workload.experts is None:
+        return operator_of(run, trace)
+    return _moe_operator(run.machine, run.workload, is_mirrored=run.mode == "mirrored")
+
+
 def operator_of(run: RunSpec, trace: TileTrace | None = None) -> Operator:
-    """Return what *run* computes; *trace* replaces the tiles of its shape."""
+    """Return what *run* computes, which is no layer of experts; *trace* replaces the tiles of its shape."""
     workload = run.workload
+    assert workload.experts is None
     if workload.collective is not None:
         collective = workload.collective
         return Operator(
             run.machine, collective.gpus, None, collective.op, collective.size, collective.algorithm,
         )  # fmt: skip
-    if workload.experts is not None:
-        raise UsageError("workload.operator: is moe, which is planned but not simulated yet")
     if trace is None:
         return _operator(run.machine, workload, run.staggered)
     return Operator(run.machine, workload.tp, trace, staggered=run.staggered, kind=workload.operator)
@@ -165,6 +173,24 @@ def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> 
     assert workload.gemm is not None
     trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
     return Operator(machine, workload.tp, trace, staggered=staggered, kernels=workload.kernels, kind=workload.operator)
+
+
+@lru_cache(8)
+def _moe_operator(machine: MachineSpec, workload: WorkloadSpec, *, is_mirrored: bool) -> MoeOperator:
+    """Return the operator of a layer of experts: one object for all strategies.
+
+    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one may stand for all.  Raises
+    ``UsageError`` if one is to stand for GPUs of unlike loads.
+    """
+    experts = workload.experts
+    assert experts is not None
+    op = MoeOperator(machine, experts, routing_of(experts), workload.kernels or workload.tiling)
+    if experts.routing.kind == "balanced":
+        return op.turned()
+    if is_mirrored and not op.has_like_ranks():
+        kind = f"`workload.experts.routing.kind: {experts.routing.kind}`"
+        raise UsageError(f"mode: mirrored mode simulates one GPU for all, and with {kind} loads differ; use `explicit`")
+    return op
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

@@ -23,8 +23,8 @@ from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.compare import digest
+from t3sim.program.moe_operator import AnyOperator
 from t3sim.program.operations import Moves, Operation, Program
-from t3sim.program.operator import Operator
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree, parts_of
 from t3sim.program.verify import check_plan
 from t3sim.program.verify.shadow import MOST_RANKS
@@ -36,7 +36,7 @@ LOOKS_BEFORE_LEAVING = 2  # after Ctrl-C, while compiled code does not come back
 INTERRUPTED = 130
 
 
-def plan_of(strategy: OverlapStrategy, op: Operator, params: Mapping[str, Any]) -> Plan:
+def plan_of(strategy: OverlapStrategy, op: AnyOperator, params: Mapping[str, Any]) -> Plan:
     """Return the plan of *strategy*.
 
     Raises ``PluginError`` if that of a user cannot be run, or is another one when the strategy is asked again.

@@ -47,7 +47,6 @@ def split(tiling: TilingSpec, n_panels: int) -> TilingSpec:
 
 def schedule_length(tiling: TilingSpec, library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> float:
     """Return how long *gemm* takes, in multiply-adds of a compute unit for each 16 bits of k."""
-    rows, columns = tiling.workgroup_tile
     n_waves = -(-math.prod(tile_grid(gemm, tiling)) * tiling.split_k // n_compute_units)
     length = n_waves * tile_cost(tiling, library)
     sums = library.partial_sums

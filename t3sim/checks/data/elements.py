@@ -7,10 +7,10 @@ Behind the numbers of a granule stand who contributed (four bits for each rank: 
 was added up, as a sum.  So they are stored, sent and added as the numbers are.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -165,7 +165,7 @@ class Elements:
     def produced(self, rank: int) -> Ints:
         """Return what the GEMMs of *rank* make, tile by tile, in its own order, and at the end what is none."""
         found = [np.full((1, self.n_elements + 2), BAD)]
-        numbers = count()
+        numbers = itertools.count()
         for made in self.made_by(rank):
             if made.gemm.makes is not None:
                 found.append(self.sums(*self._rows_made(made, made.gemm.makes, rank)))
@@ -243,7 +243,7 @@ class Elements:
         return found
 
     def turned_givers(self, givers: Ints, distance: int) -> Ints:
-        """Return the ranks at *distance* of those that have given; which expert of a token it was is the same for all."""
+        """Return the ranks at *distance* of those that have given; an expert of a token is the same for all."""
         if self.n_choices:
             return givers
         counts = np.roll(self.counts(givers), distance, axis=0)

@@ -215,7 +215,7 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
 
 
 def of_batches(moves: Moves) -> Iterator[str]:
-    """Yield what is malformed in batches: steps of one length that wait for nothing, or for what the first waits for."""
+    """Yield what is malformed in batches: steps of one length, of which only the first waits."""
     steps = moves.steps
     n, n_rows = np.array(steps["n_batched"]), len(steps)
     if not n.any():
