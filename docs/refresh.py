@@ -52,6 +52,10 @@ SHOWN: dict[str, Any] = {
     "name": "timelines", "machine": "h200", "tiling": "gemm-128x256",
     "workload": {"gemm": {"m": 8192, "n": 8192, "k": 3584}, "tp": 4},
 }  # fmt: skip
+SHOWN_EXPERTS: dict[str, Any] = {
+    "n_experts": 64, "top_k": 6, "hidden": 2048, "intermediate": 1408, "tokens_per_gpu": 512, "ep": 4,
+    "element": "bf16",
+}  # fmt: skip
 SHOWN_PARAMETERS = {"cu-split": {"collective_compute_units": 24}, "isolated-cu-split": {"collective_compute_units": 24}}
 STRATEGIES = (*FUSED, "ideal-overlap", "ideal-rs-nmc")
 
@@ -291,8 +295,11 @@ def strategy_block(strategy: OverlapStrategy, record: RunRecord, reference: RunR
 
 def shown(name: str, operator: str, folder: Path) -> RunRecord:
     """Run a strategy on what its page shows, into ``OPERATOR-NAME`` of *folder*; parts are simulated once."""
+    workload = {**SHOWN["workload"], "operator": operator}
+    if operator == "moe":
+        workload = {"operator": operator, "experts": SHOWN_EXPERTS}
     experiment = load_experiment({
-        **SHOWN, "workload": {**SHOWN["workload"], "operator": operator},
+        **SHOWN, "workload": workload,
         "strategy": {"name": name, **SHOWN_PARAMETERS.get(name, {})},
     })  # fmt: skip
     [record] = run(experiment, folder / f"{operator}-{name}", phases=folder / "phases").records
@@ -304,11 +311,16 @@ def refresh_strategies(folder: Path) -> None:
     gemm = SHOWN["workload"]["gemm"]
     blocks = {
         "case": f"Times are of a GEMM of {gemm['m']} x {gemm['n']} x {gemm['k']} on each of four GPUs of the machine"
-        f" `h200`, kernel `{SHOWN['tiling']}`, and of its collectives: before it, or after it with an all-gather.",
+        f" `h200`, kernel `{SHOWN['tiling']}`, and of its collectives: before it, or after it with an all-gather."
+        " Layers of experts (`moe`) have {n_experts} experts, {top_k} of them for each of {tokens_per_gpu} tokens of a"
+        " GPU, hidden size {hidden}, intermediate size {intermediate}.".format(**SHOWN_EXPERTS),
     }
     for strategy in in_order():
         operator = strategy.operators[0]
-        record, reference = shown(strategy.name, operator, folder), shown("sequential", operator, folder)
+        record, reference = (
+            shown(strategy.name, operator, folder),
+            shown("moe-sequential" if operator == "moe" else "sequential", operator, folder),
+        )
         has_picture = strategy.kind in ("design", "baseline")
         blocks[strategy.name] = strategy_block(strategy, record, reference, has_picture)
         if has_picture:

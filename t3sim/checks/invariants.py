@@ -24,7 +24,6 @@ from t3sim.gpu.time_accounts import idle_slots, movers, time_accounts, units_of
 from t3sim.gpu.units import _jit, codes, loop
 from t3sim.gpu.units.l2.l2_slice import DIRTY_MASK
 from t3sim.program.operations import Gemm
-from t3sim.workload.tiling import TileTrace
 
 KIND_NAMES = {
     codes.OPERAND_READ: "operand reads",
@@ -306,8 +305,12 @@ def workload_claims(core: GpuCore) -> Iterator[Claim]:
     yield from roofline_claims(core)
 
 
-def _stored_granules(trace: TileTrace, granule: int) -> int:
+def _stored_granules(gemm: Gemm, granule: int) -> int:
     """Return the granules of the output of a GEMM, or of all its partial sums."""
+    trace = gemm.trace
+    if gemm.makes is not None:  # an activation may leave less of it
+        parts = gemm.stored.workgroups
+        return int((parts["n_rows"] * -(-parts["n_columns"] * trace.stored_element_bytes // granule)).sum())
     return trace.tiling.split_k * trace.gemm.m * -(-trace.gemm.n * trace.stored_element_bytes // granule)
 
 
@@ -315,10 +318,11 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
     """Finished GEMMs: each tile once, each output granule stored along its route once."""
     gpu, tables, gemms = core.gpu, core.tables, core.gemms
     assert core.program is not None
-    given = [one.trace for one in core.program.operations if isinstance(one, Gemm)]
+    made = [one for one in core.program.operations if isinstance(one, Gemm)]
+    given = [one.trace for one in made]
     table, tiles = tables.workgroups, tables.tiles
     elements = sum(one.gemm.m * one.gemm.n * one.tiling.split_k for one in given)
-    size = sum(_stored_granules(trace, core.machine.memory.access) for trace in given)
+    size = sum(_stored_granules(one, core.machine.memory.access) for one in made)
     rows, columns, route = table["n_rows"], table["n_columns"], tiles["route"][table["first_tile"]]
     loaded = (table["row_until"] - table["row_from"]).clip(0) + (table["column_until"] - table["column_from"]).clip(0)
     n_slices = table["n_slices"]

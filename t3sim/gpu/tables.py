@@ -309,6 +309,7 @@ class TableBuilder:
         workgroups["operation"] = len(self._operations) - 1
         workgroups["order"] = of.order + first
         parts = of.parts_of_tiles
+        np.maximum.at(workgroups["stored_columns"], of.makers, of.stored.workgroups["n_columns"])
         workgroups["first_tile"] = (
             operation.first_tile
             + parts[np.searchsorted(of.makers[parts], np.arange(trace.n_workgroups))] * operation.n_wavefronts

@@ -27,7 +27,7 @@ import numpy as np
 
 from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.errors import UsageError
-from t3sim.program.moe_operator import MoeOperator, Places, position_in
+from t3sim.program.moe_operator import HeldRows, MoeOperator, Places, position_in
 from t3sim.program.operations import (
     NONE,
     STORE,
@@ -56,15 +56,20 @@ TOKEN_BITS = 16  # of an element of tokens, before they are converted
 class MoeLayer:
     """A layer of experts on *rank*, with its buffers in *memory*; *label* tells it from another one of the program."""
 
-    def __init__(self, op: MoeOperator, rank: int, memory: Memory, label: str = "", stream: int = 0) -> None:
+    def __init__(
+        self, op: MoeOperator, rank: int, memory: Memory, label: str = "", stream: int = 0, *, behind: int = 0
+    ) -> None:
+        """Its elements are named from *behind* on: those of another layer of the program come before."""
         self.op, self.rank, self.memory, self.label, self.stream = op, rank, memory, label, stream
         self.n, self.line = op.n, op.line
         self.inputs: tuple[Rows, ...] = ()  # of the first stage
         self.outputs: tuple[Rows, ...] = ()  # of the last one
         # Where the elements begin of tokens as they come back, of activated rows, and of outputs of the first GEMM.
-        self._returned = op.n_tokens * self.sent_pitch
+        self._sent = behind
+        self._returned = behind + op.n_tokens * self.sent_pitch
         self._activated = self._returned + op.n_tokens * op.returned_row
         self._products = self._activated + self.n_rows * self.activated_row
+        self.n_elements = self._products + self.n_rows * self._product_pitch - behind
 
     # --- sizes -----------------------------------------------------------------------------------------
 
@@ -135,7 +140,7 @@ class MoeLayer:
 
     def _sent_rows(self, first: Ints, distance: Ints, token: Ints) -> Rows:
         """Return rows that hold tokens of other GPUs as these sent them."""
-        offset = token * self.sent_pitch
+        offset = self._sent + token * self.sent_pitch
         return Rows(first, self.op.sent_row, distance, offset, np.ones_like(token))
 
     def _returned_rows(self, first: Ints, distance: Ints, token: Ints, choices: Ints) -> Rows:
@@ -148,7 +153,20 @@ class MoeLayer:
         number = np.arange(sum(self.op.rows(self.rank)))
         return Rows(buffer.first + number * row, row, 0 * number, offset + number * row, 0 * number + 1)
 
-    def _rows_to_multiply(self, buffer: Buffer) -> Rows:
+    def tokens_given(self, buffer: Buffer, row: int) -> Rows:
+        """Return the tokens of the rank in the type of the rows, one behind the other."""
+        found = self._tokens(buffer, row)
+        return Rows(found.first, row, found.chunk, found.offset, found.choices)
+
+    def local_rows(self, activated: Buffer) -> Rows:
+        """Return the rows that the second GEMM multiplies."""
+        return self._local_rows(activated, self.activated_row, self._activated)
+
+    def returned_rows(self, place: Ints, held: HeldRows) -> Rows:
+        """Return the rows of the experts of the rank at the places where they come back."""
+        return self._returned_rows(place, held.distance, held.token, np.int64(1) << held.choice)
+
+    def rows_to_multiply(self, buffer: Buffer) -> Rows:
         """Return the rows of the experts of the rank: tokens in the type that the first GEMM multiplies."""
         held, row = self.op.held(self.rank), self.multiplied_row
         number = np.arange(len(held.token))
@@ -183,7 +201,7 @@ class MoeLayer:
 
     # --- kernels ---------------------------------------------------------------------------------------
 
-    def _kernel(self, name: str, table: Steps, warps: int, bytes_at_a_time: int | None = None, **more: Any) -> Moves:
+    def kernel(self, name: str, table: Steps, warps: int, bytes_at_a_time: int | None = None, **more: Any) -> Moves:
         """Return a kernel of so many *warps* in a workgroup, which load so many bytes at a time; None: a row."""
         gpu = self.op.machine.gpu
         longest = -(-int(table["n_granules"].max(initial=1)) // self.line)
@@ -200,7 +218,7 @@ class MoeLayer:
 
     def _on_all(self, name: str, every: Steps, **more: Any) -> Moves:
         """Return a kernel whose workgroups, one on each compute unit that it may use, take steps in turn."""
-        return self._kernel(name, dealt(every, self._units(more), COPY_WARPS), COPY_WARPS, UNROLLED_BYTES, **more)
+        return self.kernel(name, dealt(every, self._units(more), COPY_WARPS), COPY_WARPS, UNROLLED_BYTES, **more)
 
     def _shared(self, name: str, one: Steps, **more: Any) -> Moves:
         """Return a kernel whose workgroups share each step."""
@@ -219,7 +237,7 @@ class MoeLayer:
                          post_signal=told[number])  # fmt: skip
             column += [tell, waiting(np.array([told[number]]), np.array([self.n - 1]))] if self.n > 1 else []
         table = np.concatenate(column).reshape(-1, 1)
-        return self._kernel(name, table, 1, posts=(Post(over[0]),), **more), Wait(over[0], 1)
+        return self.kernel(name, table, 1, posts=(Post(over[0]),), **more), Wait(over[0], 1)
 
     # --- normal form -----------------------------------------------------------------------------------
 
@@ -314,9 +332,9 @@ class MoeLayer:
         beside = {**runs, "stream": runs["stream"] + 1, "after": (told,)}
         fence = gpu.collective_kernel.slice_overhead
         return [
-            self._kernel(f"{name}, senders", in_columns(sending), NORMAL_WARPS, units=(first_unit, first_unit + c),
+            self.kernel(f"{name}, senders", in_columns(sending), NORMAL_WARPS, units=(first_unit, first_unit + c),
                          step_overhead=fence, **beside),
-            self._kernel(f"{name}, receivers", in_columns(receiving), NORMAL_WARPS,
+            self.kernel(f"{name}, receivers", in_columns(receiving), NORMAL_WARPS,
                          units=(first_unit + c, first_unit + 2 * c), **runs),
         ]  # fmt: skip
 
@@ -344,7 +362,7 @@ class MoeLayer:
             self.received = self._buffer("received", self.n_copies, pitch)
             self.inputs = (self._copies_held(self.received, pitch),)
         self.multiplied = self._buffer("A", self.n_rows, row)
-        self.outputs = (rows := self._rows_to_multiply(self.multiplied),)
+        self.outputs = (rows := self.rows_to_multiply(self.multiplied),)
         held, copies = op.held(self.rank), op.copies_held(self.rank)
         keys = copies.distance * op.n_tokens + copies.token
         copy = np.searchsorted(keys, held.distance * op.n_tokens + held.token)
@@ -366,10 +384,10 @@ class MoeLayer:
         shape, _ = self.op.shapes()
         if not hasattr(self, "multiplied"):
             self.multiplied = self._buffer("A", self.n_rows, self.multiplied_row)
-            self.inputs = (self._rows_to_multiply(self.multiplied),)
+            self.inputs = (self.rows_to_multiply(self.multiplied),)
         self.products = self._buffer("products", self.n_rows, self._product_pitch)
         self.outputs = (made := self._local_rows(self.products, self._product_pitch, self._products),)
-        content = self._rows_to_multiply(self.multiplied)
+        content = self.rows_to_multiply(self.multiplied)
         return self._gemm("first GEMM", shape, self.multiplied, content, made, self._product_pitch, **more)
 
     def activation(self, **more: Any) -> list[Operation]:
@@ -433,7 +451,7 @@ class MoeLayer:
             mine = mine[np.argsort(turn[mine], kind="stable")]
             batch = turn[mine] * len(turn) + position_in(turn[mine]) // COPY_WARPS
             columns.append(batched(every[mine], batch))
-        return [self._kernel("reduction", in_columns(columns), COPY_WARPS, UNROLLED_BYTES, **more)]
+        return [self.kernel("reduction", in_columns(columns), COPY_WARPS, UNROLLED_BYTES, **more)]
 
     def _gemm(
         self, name: str, shape: Any, a: Buffer, content: Rows, made: Rows, pitch: int, **more: Any
@@ -469,7 +487,7 @@ class MoeLayer:
         converted = self._sent_rows(cast.first + token * row, 0 * token, token)
         self.inputs = (Rows(given_rows.first, row, given_rows.chunk, given_rows.offset, given_rows.choices),)
         converted = Rows(converted.first, row, converted.chunk, converted.offset, converted.choices)
-        self.outputs = (self._rows_to_multiply(self.multiplied),)
+        self.outputs = (self.rows_to_multiply(self.multiplied),)
         signal = self.memory.signal(f"{self.label}dispatched", op.routing.experts_per_gpu * self.n).first
         sent, held = op.sent(self.rank), op.held(self.rank)
         casts = self._converting(ratio, row, given_rows.first, converted.first)
@@ -483,7 +501,7 @@ class MoeLayer:
             of = np.concatenate([own * 2, sent.token[mine] * 2 + 1])
             order = np.argsort(of, kind="stable")
             columns.append(batched(every[order], of[order]))
-        send = self._kernel("low-latency dispatch, send", in_columns(columns), LOW_LATENCY_WARPS,
+        send = self.kernel("low-latency dispatch, send", in_columns(columns), LOW_LATENCY_WARPS,
                             UNROLLED_BYTES, makes=converted, **more)  # fmt: skip
         number = np.arange(len(held.token))
         copies = steps(
@@ -494,7 +512,7 @@ class MoeLayer:
         )
         group = held.expert * self.n + held.distance
         receiving = self._by_group(copies, group, signal + group, n_groups, n_columns, row)
-        receive = self._kernel("low-latency dispatch, receive", in_columns(receiving), LOW_LATENCY_WARPS,
+        receive = self.kernel("low-latency dispatch, receive", in_columns(receiving), LOW_LATENCY_WARPS,
                                UNROLLED_BYTES, launch=0, **more)  # fmt: skip
         return [send, receive]
 
@@ -532,7 +550,7 @@ class MoeLayer:
                           arrived + -held.distance % self.n)  # fmt: skip
         columns = self._by_group(sends, held.distance * op.routing.experts_per_gpu + held.expert, None, n_groups,
                                  n_columns, row)  # fmt: skip
-        send = self._kernel("low-latency combine, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES, **more)
+        send = self.kernel("low-latency combine, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES, **more)
         return [send, *self.final_sum(staged, total, row, name="low-latency combine, sum", launch=0, **more)]
 
     def returns(self, row: int) -> tuple[Buffer, int, tuple[Wait, ...]]:

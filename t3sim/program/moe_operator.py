@@ -123,6 +123,15 @@ class MoeOperator:
         spec = self.machine.memory
         return Memory(spec.channel_interleave // spec.access * spec.n_channels)
 
+    def with_tokens(self, first: int, stop: int) -> MoeOperator:
+        """Return the same layer for some of the tokens of each GPU."""
+        weights = self.routing.weights
+        some = replace(
+            self.routing, experts=self.routing.experts[:, first:stop],
+            weights=None if weights is None else weights[:, first:stop],
+        )  # fmt: skip
+        return replace(self, routing=some)
+
     def has_like_ranks(self) -> bool:
         """Return whether every GPU routes its tokens as GPU 0 does, seen from itself."""
         return bool((self.turned().routing.experts == self.routing.experts).all())

@@ -7,6 +7,8 @@ normal kernels); ``moe-low-latency`` sends it to each expert (its low-latency ke
 from collections.abc import Callable
 from functools import partial
 
+from t3sim.program.moe_batches import two_batches_program
+from t3sim.program.moe_fused import FusedLayer
 from t3sim.program.moe_layer import MoeLayer, program_of_stages
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.operations import Operation, Program
@@ -64,3 +66,22 @@ def moe_low_latency(op: MoeOperator, _params: Params) -> Plan:
         ("combine", "low-latency combine", MoeLayer.low_latency_combine),
     )
     return Plan(in_order(*(stage_part(op, *one) for one in stages)))
+
+
+@strategy("moe-fused", operators=("moe",), arbitration="round_robin")
+def moe_fused(op: MoeOperator, _params: Params) -> Plan:
+    """One kernel: tiles of an expert start when its rows have come, and their epilogues send the rows back."""
+    return Plan(in_order(layer_part(op, lambda rank: FusedLayer(op, rank).program())))
+
+
+@strategy("moe-two-batch", operators=("moe",), parameters={"sms": SMS}, arbitration="round_robin")
+def moe_two_batch(op: MoeOperator, params: Params) -> Plan:
+    """Half of the tokens is dispatched or combined on ``sms`` compute units while the other is computed."""
+    return Plan(in_order(layer_part(op, lambda rank: two_batches_program(op, rank, params["sms"]))))
+
+
+def layer_part(op: MoeOperator, program_of: Callable[[int], Program]) -> Part:
+    """Return the part in which a program does all of the layer."""
+    if op.is_turned:
+        return Part.alike("fused", "fused", program_of(0), is_arbitrated=True)
+    return Part.of("fused", "fused", program_of, op.n, is_arbitrated=True)

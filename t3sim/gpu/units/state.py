@@ -511,6 +511,7 @@ WORKGROUP_TABLE = record_dtype(
     "operation",
     "order",  # the workgroup of the same operation that is dispatched in this place
     "first_tile", "n_rows", "n_columns",
+    "stored_columns",  # fewer than it makes, if an activation leaves less of them
     "a_line", "b_line",  # of its operands: the first lines of its first row and column
     "n_slices",  # that it multiplies: all of k, or its panel
     "last_slice",  # number among them of the last one of k; in another panel none of them has it

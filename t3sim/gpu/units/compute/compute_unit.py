@@ -245,8 +245,8 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
         if row >= entry.n_rows:
             slot.store_line = gemm.tile_rows * lines_per_row
             return credit
-        if column < entry.n_columns:
-            columns_left = min(entry.n_columns - column, columns_per_line)
+        if column < entry.stored_columns:
+            columns_left = min(entry.stored_columns - column, columns_per_line)
             n_granules = (columns_left + columns_per_granule - 1) // columns_per_granule
             wavefront = (row // gemm.wavefront_rows) * wavefronts_across + column // gemm.wavefront_columns
             tile = part_with(tiles, entry.first_tile, row) + wavefront

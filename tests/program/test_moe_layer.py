@@ -1,0 +1,205 @@
+"""Layers of experts: their programs are right on paper and in the simulated memories, mirrored and on every GPU."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from t3sim.checks.data import CarriedProgram
+from t3sim.config.experts import ExpertsSpec, RoutingSpec
+from t3sim.config.machine import MachineSpec
+from t3sim.config.resolve import resolve_machine
+from t3sim.config.yaml_loader import load_yaml_text
+from t3sim.errors import ProgramError, UsageError
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.traffic import TrafficClasses
+from t3sim.program.moe_operator import MoeOperator
+from t3sim.program.operations import Gemm, Moves, Program
+from t3sim.program.plan import Part, Plan, parts_of
+from t3sim.program.verify import check_programs, problems_of
+from t3sim.selfcheck.data_cases import TILINGS
+from t3sim.strategies import overlap_strategies
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.ring import RingMachine
+from t3sim.workload.routings import routing_of
+
+STRATEGIES = {"moe-sequential": {"sms": 4}, "moe-low-latency": {}, "moe-fused": {}, "moe-two-batch": {"sms": 4}}
+WAVEFRONTS = "collective_kernel: {wavefront_lines: 2, sum_rounds: 1, max_outstanding_lines: 16}"
+
+
+def machine_of(more: str = "") -> MachineSpec:
+    """Four GPUs behind a switch, for tests."""
+    gpu = f"gpu: {{n_compute_units: 8, compute_unit: {{matrix_rates: {{fp8: 2}}}}{', ' + more if more else ''}}}"
+    link = "link: {topology: switch, ingress_buffer: 64 KiB, bandwidth: 40 GB/s}"
+    return resolve_machine(load_yaml_text(f"{{preset: t3-tiny, {link}, {gpu}}}", "machine")).spec
+
+
+MACHINE = machine_of()
+
+
+def operator(kind: str = "balanced", machine: MachineSpec = MACHINE, **changes: object) -> MoeOperator:
+    """A small layer; balanced, all GPUs are alike."""
+    given = {"n_experts": 8, "top_k": 2, "hidden": 128, "intermediate": 64, "tokens_per_gpu": 9, "ep": 4, **changes}
+    spec = ExpertsSpec(**given, routing=RoutingSpec(kind=kind))  # type: ignore[arg-type]
+    op = MoeOperator(machine, spec, routing_of(spec), TILINGS[1])
+    return op.turned() if kind == "balanced" else op
+
+
+def plan_of(name: str, op: MoeOperator) -> Plan:
+    """The plan of a strategy."""
+    return overlap_strategies.get(name)(op, STRATEGIES[name])
+
+
+def simulated(part: Part, machine: MachineSpec = MACHINE) -> tuple[list[int], list[str]]:
+    """When each GPU ends, and what is wrong with the values in its memory."""
+    policy, traffic = arbitration_policies.get("round_robin"), TrafficClasses(part.programs[0].classes)
+    if part.difference is None:
+        one = MirroredMachine(part.clocked(machine), policy, {}, n_gpus=part.n, traffic=traffic)
+        one.load(part.programs[0])
+        carried = CarriedProgram([one.core], 1)
+        carried.follow(one.devices)
+        return [one.run()], carried.check()
+    ring = RingMachine(part.clocked(machine), policy, {}, part.n, n_threads=1, traffic=traffic)
+    for d, program in enumerate(part.programs):
+        ring.load(d, program, 0)
+    ring.note_loaded()
+    carried = CarriedProgram(ring.cores, 1)
+    carried.follow(ring.devices)
+    return ring.run(), carried.check()
+
+
+CASES = {
+    "balanced": {"kind": "balanced"},
+    "two experts of a token on a GPU": {"kind": "uniform", "top_k": 4, "tokens_per_gpu": 11},
+    "FP8": {"kind": "uniform", "element": "fp8", "hidden": 256, "intermediate": 128},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_each_token_comes_back_as_the_sum_of_its_rows(name: str, case: str) -> None:
+    """On paper, and in the simulated memories."""
+    for part in parts_of(plan_of(name, operator(**CASES[case])).tree):
+        check_programs(part.programs)
+        assert simulated(part)[1] == []
+
+
+def test_tokens_that_are_dropped_do_not_come_back() -> None:
+    op = operator("uniform")
+    experts = op.routing.experts.copy()
+    experts[0, 3, :], experts[1, :, 1] = -1, -1
+    dropped = replace(op, routing=replace(op.routing, experts=experts))
+    for name in STRATEGIES:
+        for part in parts_of(plan_of(name, dropped).tree):
+            check_programs(part.programs)
+            assert simulated(part)[1] == []
+
+
+def test_a_gpu_without_rows_has_no_gemm() -> None:
+    op = operator("uniform")
+    first = np.broadcast_to(np.array([0, 1], np.int32), op.routing.experts.shape)
+    every = replace(op, routing=replace(op.routing, experts=first))
+    [fused] = parts_of(plan_of("moe-fused", every).tree)
+    assert [any(isinstance(one, Gemm) for one in program.operations) for program in fused.programs] == [
+        True, False, False, False,
+    ]  # fmt: skip
+    assert simulated(fused)[1] == []
+
+
+def test_warps_make_the_steps_of_a_batch_concurrently() -> None:
+    """A machine with warps takes less time for a batch than for one step after the other, and moves the same."""
+    machine = machine_of(WAVEFRONTS)
+    part = next(iter(parts_of(plan_of("moe-low-latency", operator(machine=machine)).tree)))
+    ends, wrong = simulated(part, machine)
+    assert wrong == []
+
+    def alone(program: Program) -> Program:
+        moves = (replace(one, steps=unbatched(one)) for one in program.operations if isinstance(one, Moves))
+        return replace(program, operations=tuple(moves))
+
+    slower = replace(part, programs=tuple(map(alone, part.programs)))
+    assert simulated(slower, machine)[0] > ends
+
+
+def unbatched(one: Moves) -> np.ndarray:
+    """The steps of a kernel, one after the other."""
+    steps = one.steps.copy()
+    steps["n_batched"] = 0
+    return steps
+
+
+def test_one_gpu_stands_for_all_exactly() -> None:
+    """A balanced layer takes the same time on one simulated GPU and on each of four."""
+    for name in STRATEGIES:
+        for part in parts_of(plan_of(name, operator()).tree):
+            ring = RingMachine(
+                part.clocked(MACHINE), arbitration_policies.get("round_robin"), {}, part.n, n_threads=1,
+                traffic=TrafficClasses(part.programs[0].classes),
+            )  # fmt: skip
+            for d, program in enumerate(part.programs):
+                ring.load(d, program, 0)
+            ring.note_loaded()
+            assert set(ring.run()) == set(simulated(part)[0])
+
+
+def spoilt(part: Part, name: str, change: Callable[[Moves], Moves]) -> list[Program]:
+    """The programs of a part with one operation changed on all ranks."""
+    return [
+        replace(p, operations=tuple(change(o) if o.name == name else o for o in p.operations))  # type: ignore[arg-type]
+        for p in part.programs
+    ]  # fmt: skip
+
+
+def entry(field: str, by: int) -> Callable[[Moves], Moves]:
+    """Change a field of the last step that moves something."""
+
+    def change(one: Moves) -> Moves:
+        steps = one.steps.copy()
+        row, column = np.argwhere((steps["n_granules"] > 0) & (steps["kept_at"] >= 0))[-1]
+        steps[field][row, column] += by
+        return replace(one, steps=steps)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("stage", "operation", "field", "by", "word"),
+    [
+        ("combine", "low-latency combine, sum", "n_operands", -1, "is another element"),
+        ("combine", "low-latency combine, sum", "operand", 4, "adds different elements"),
+        ("dispatch", "low-latency dispatch, receive", "operand", 4, "is another element"),
+    ],
+)
+def test_a_wrong_row_is_noticed(stage: str, operation: str, field: str, by: int, word: str) -> None:
+    part = next(one for one in parts_of(plan_of("moe-low-latency", operator()).tree) if one.role == stage)
+    found = problems_of(spoilt(part, operation, entry(field, by)))
+    assert any(word in one.message for one in found), found
+
+
+def test_a_batch_that_is_none_is_refused() -> None:
+    part = next(iter(parts_of(plan_of("moe-low-latency", operator()).tree)))
+    name = "low-latency dispatch, send"
+    with pytest.raises(ProgramError, match="batched with 99 steps"):
+        check_programs(spoilt(part, name, lambda one: replace(one, steps=with_batch(one))))
+
+
+def with_batch(one: Moves) -> np.ndarray:
+    """The steps of a kernel, of which the first is batched with more than there are."""
+    steps = one.steps.copy()
+    steps["n_batched"][0, 0] = 99
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "changes", "key"),
+    [
+        ("moe-sequential", {"sms": 99}, {}, "strategy.sms"),
+        ("moe-two-batch", {"sms": 8}, {}, "strategy.sms"),
+        ("moe-two-batch", {"sms": 4}, {"tokens_per_gpu": 1}, "tokens_per_gpu"),
+        ("moe-sequential", {"sms": 4}, {"dispatch_element": "fp8", "element": "bf16"}, "dispatch_element"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_its_key(name: str, params: dict, changes: dict, key: str) -> None:
+    with pytest.raises(UsageError, match=key):
+        overlap_strategies.get(name)(operator(**changes), params)

@@ -1,0 +1,56 @@
+"""Rows of tokens: where each goes, and that both ends agree on it."""
+
+import numpy as np
+import pytest
+
+from t3sim.errors import UsageError
+from t3sim.program.moe_operator import places_of
+from tests.program.test_moe_layer import operator
+
+
+def test_rows_are_the_same_at_both_ends() -> None:
+    op = operator("uniform", top_k=4, tokens_per_gpu=13)
+    held = [op.held(rank) for rank in range(op.n)]
+    for rank in range(op.n):
+        sent = op.sent(rank)
+        for token, choice, distance, expert, row in zip(
+            sent.token, sent.choice, sent.distance, sent.expert, sent.row, strict=True
+        ):
+            there = held[(rank + distance) % op.n]
+            found = there.token[row], there.choice[row], there.expert[row], there.distance[row]
+            assert found == (token, choice, expert, -distance % op.n)
+
+
+def test_copies_are_the_same_at_both_ends() -> None:
+    op = operator("uniform", top_k=4)
+    held = [op.copies_held(rank) for rank in range(op.n)]
+    for rank in range(op.n):
+        sent = op.copies_sent(rank)
+        for token, distance, copy, choices in zip(sent.token, sent.distance, sent.copy, sent.choices, strict=True):
+            there = held[(rank + distance) % op.n]
+            assert (there.token[copy], there.choices[copy]) == (token, choices)
+
+
+def test_rows_of_an_expert_are_those_of_the_routing() -> None:
+    op = operator("uniform", top_k=3)
+    assert [op.rows(rank) for rank in range(op.n)] == op.routing.loads().tolist()
+
+
+def test_turned_all_gpus_have_the_loads_of_one() -> None:
+    """Canary: of a uniform routing they have not."""
+    turned = operator("uniform").turned()
+    assert len({tuple(turned.rows(rank)) for rank in range(turned.n)}) == 1
+    assert turned.has_like_ranks()
+    assert not operator("uniform").has_like_ranks()
+
+
+def test_rows_that_come_back_have_a_place_each() -> None:
+    count = np.array([3, 3, 2, 2, 2, 0, 1])
+    places = places_of(count)
+    every = [places.first[t] + i * places.stride[t] for t, n in enumerate(count) for i in range(n)]
+    assert sorted(every) == list(range(places.n))
+
+
+def test_experts_of_several_gpus_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"experts\.tp"):
+        operator(ep=2, tp=2)
