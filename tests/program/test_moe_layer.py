@@ -166,8 +166,8 @@ def entry(field: str, by: int) -> Callable[[Moves], Moves]:
 @pytest.mark.parametrize(
     ("stage", "operation", "field", "by", "word"),
     [
-        ("combine", "low-latency combine, sum", "n_operands", -1, "is another element"),
-        ("combine", "low-latency combine, sum", "operand", 4, "adds different elements"),
+        ("combine", "low-latency combine, sum", "n_operands", -1, "lacks the contribution of expert 1 of the token"),
+        ("combine", "low-latency combine, sum", "operand", -4, "is not inside one buffer"),
         ("dispatch", "low-latency dispatch, receive", "operand", 4, "is another element"),
     ],
 )

@@ -42,7 +42,7 @@ from t3sim.program.verify.ledger import (
     waited_at,
 )
 from t3sim.program.verify.places import Map, followed_buffers
-from t3sim.program.verify.shadow import BAD, CLOCK, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value
+from t3sim.program.verify.shadow import BAD, CLOCK, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value, distances_of
 from t3sim.program.verify.tiles import TileState, parts_in, segments, tile_state
 from t3sim.program.verify.words import Findings, Words
 
@@ -492,6 +492,13 @@ class Following:
                 message = f"{later} {where}, and nothing orders it behind {earlier}, which accesses it too"
                 self.findings.add("races", message)
 
+    def _givers(self, bits: int) -> str:
+        """Return the ranks, or the experts of a token, whose bits are set."""
+        choices = bits >> self.frames.n + self.frames.n_parts
+        if not self.frames.all_choices or not choices:
+            return self.words.ranks(bits)
+        return f"expert {', '.join(map(str, distances_of(choices)))} of the token"
+
     def _compare(self, found: Value, expected: Value, place: Any, what: str) -> None:
         """Note the first granule that differs; sums that are no elements have been noted when they were made."""
         is_wrong = (found.element != expected.element) | (found.ranks != expected.ranks)
@@ -503,9 +510,10 @@ class Following:
             elif found.element[k] != expected.element[k]:
                 texts.append("is another element than it has to be")
             else:
-                due, held = int(expected.ranks[k]), int(found.ranks[k]) & self.frames.all_ranks
-                texts += [f"lacks the contribution of {self.words.ranks(due & ~held)}"] if due & ~held else []
-                texts += [f"has a contribution of {self.words.ranks(held & ~due)} in it"] if held & ~due else []
+                every = self.frames.all_ranks | self.frames.all_choices
+                due, held = int(expected.ranks[k]), int(found.ranks[k]) & every
+                texts += [f"lacks the contribution of {self._givers(due & ~held)}"] if due & ~held else []
+                texts += [f"has a contribution of {self._givers(held & ~due)} in it"] if held & ~due else []
             self.findings.add("sums", f"{what} {where} {' and '.join(texts)}")
 
 
