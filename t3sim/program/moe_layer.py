@@ -149,7 +149,7 @@ class MoeLayer:
         return Rows(first, row, distance, self._returned + token * row, choices)
 
     def _local_rows(self, buffer: Buffer, row: int, offset: int) -> Rows:
-        """Return rows that nobody else sees."""
+        """Return rows that no other GPU sees."""
         number = np.arange(sum(self.op.rows(self.rank)))
         return Rows(buffer.first + number * row, row, 0 * number, offset + number * row, 0 * number + 1)
 

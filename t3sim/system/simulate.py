@@ -179,7 +179,7 @@ def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> 
 def _moe_operator(machine: MachineSpec, workload: WorkloadSpec, *, is_mirrored: bool) -> MoeOperator:
     """Return the operator of a layer of experts: one object for all strategies.
 
-    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one may stand for all.  Raises
+    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one may represent all.  Raises
     ``UsageError`` if one is to stand for GPUs of unlike loads.
     """
     experts = workload.experts

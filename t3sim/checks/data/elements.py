@@ -106,7 +106,7 @@ class Elements:
     """The elements of the programs of one machine, and the parts of all ranks."""
 
     def __init__(self, programs: Sequence[Program], seed: int) -> None:
-        """*programs* of all ranks, or one that stands for all: all have the same GEMMs, but for those of rows."""
+        """*programs* of all ranks, or one that represents all: all have the same GEMMs, but for those of rows."""
         program = programs[0]
         self._programs = {one.rank: one for one in programs}
         self.n, self.n_elements, self._seed = program.n, program.granule // ELEMENT_BYTES, seed
