@@ -2,7 +2,7 @@
 
 Models: rows of A lie group by group without gaps; each group has a B of its own.  The tiles of all groups make one
 grid: group by group, in each as those of a plain GEMM.  A group without rows has no tile, and its B is not read.  The
-last row of tiles of a group is as high as the others, so that its tile costs a whole one, with rows that are not loaded.
+last row of tiles of a group costs as much as the others, but its missing rows are not loaded.
 Leaves out: that kernels of clusters round the tiles of a group up to whole clusters; descriptors of operands, which a
 kernel rewrites when it comes to another group.
 Source: DeepGEMM, ``m_grouped_gemm``; CUTLASS, ``PersistentTileSchedulerSm90Group``.
