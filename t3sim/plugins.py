@@ -1,9 +1,12 @@
 """The public interface for plugins: ``from t3sim.plugins import ...``.
 
-``strategy`` and ``policy`` register what a user wrote; ``docs/developers/extending.md`` says how.
+``strategy``, ``policy`` and ``fabric`` register what a user wrote; ``docs/developers/extending.md`` says how.
 """
 
+from t3sim.config.machine import LinkSpec
+from t3sim.fabric import fabric
 from t3sim.gpu.arbitration import ChannelView, policy
+from t3sim.gpu.core import Wires
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
 from t3sim.gpu.units.dram.memory_controller import head_arrival, head_is_ready
@@ -36,9 +39,9 @@ from t3sim.strategies.t3 import fused_program
 
 __all__ = [
     "CACHED", "COMM", "COMPUTE", "NEVER", "NO_STREAM", "READ", "STEP", "STORE", "UPDATE", "WRITE", "Barrier",
-    "ChannelView", "Content", "Forward", "Gemm", "Memory", "Moves", "Operator", "Parameter", "Part", "Plan", "Post",
-    "Program", "Stores", "TileWaits", "Tiles", "Wait", "all_gather_part", "copies", "fused_program", "gemm",
-    "gemm_part", "head_arrival", "head_is_ready", "in_order", "kernel", "longest", "policy", "program",
-    "reduce_scatter_part", "ring", "row_granules", "strategy", "summed", "table", "tile_offsets", "total",
+    "ChannelView", "Content", "Forward", "Gemm", "LinkSpec", "Memory", "Moves", "Operator", "Parameter", "Part",
+    "Plan", "Post", "Program", "Stores", "TileWaits", "Tiles", "Wait", "Wires", "all_gather_part", "copies", "fabric",
+    "fused_program", "gemm", "gemm_part", "head_arrival", "head_is_ready", "in_order", "kernel", "longest", "policy",
+    "program", "reduce_scatter_part", "ring", "row_granules", "strategy", "summed", "table", "tile_offsets", "total",
     "whole_tiles",
 ]  # fmt: skip

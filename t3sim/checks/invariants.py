@@ -126,27 +126,28 @@ def time_claims(core: GpuCore) -> Iterator[Claim]:
     gpu, channels = core.gpu, channels_of(core)
     slots, n_active = core.slot_ticks, int(gpu.n_active_slots)
     units = movers(core)
-    port = gpu.link_port
-    on_the_wire = int(port.busy_scaled) - max(int(port.free_at_scaled) - core.now * int(port.scale), 0)
     for part, meaning, reasons, time in (
         ("compute_unit[]", "ticks of all reasons, against those of the slots that ran", units, n_active * slots),
         ("channel[]", "cycles of all reasons, against cycles run", channels["reason_cycles"], channels["now"] + 1),
         ("dma_engine", "slots of all reasons, against slots that ran", gpu.dma.reason_slots, n_active),
         ("dispatcher", "slots of all reasons, against slots that ran", gpu.dispatcher_slots, n_active),
-        ("link_port", "time of all reasons and on the wire, against the time that has passed",
-         port.reason_scaled + port.open_scaled,
-         core.now * int(port.scale) - on_the_wire),
     ):  # fmt: skip
         yield Claim("C7", part, meaning, np.asarray(reasons).sum(axis=-1), time)
-    yield Claim(
-        "C7", "link_port", "busy and idle time, against the time until it is free",
-        int(port.busy_scaled + port.idle_scaled), int(port.free_at_scaled),
-    )  # fmt: skip
+    for port in core.ports:
+        on_the_wire = int(port.busy_scaled) - max(int(port.free_at_scaled) - core.now * int(port.scale), 0)
+        yield Claim(
+            "C7", "link_port", "time of all reasons and on the wire, against the time that has passed",
+            int((port.reason_scaled + port.open_scaled).sum()), core.now * int(port.scale) - on_the_wire,
+        )  # fmt: skip
+        yield Claim(
+            "C7", "link_port", "busy and idle time, against the time until it is free",
+            int(port.busy_scaled + port.idle_scaled), int(port.free_at_scaled),
+        )  # fmt: skip
 
 
 def account_claims(core: GpuCore) -> Iterator[Claim]:
     """After the end: what a unit did, reason by reason, adds up to the time of the phase, and none took less than 0."""
-    n_units = units_of(core.machine)
+    n_units = units_of(core.machine, len(core.ports))
     for unit, accounts in time_accounts(core, core.kernel_end_at).items():
         part = unit.replace(" ", "_") + "[]" * (len(accounts) > 1)
         time = core.kernel_end_at * n_units[unit] // len(accounts)
@@ -157,20 +158,20 @@ def account_claims(core: GpuCore) -> Iterator[Claim]:
 def unit_claims(core: GpuCore) -> Iterator[Claim]:
     """Tracker, DMA engine, link port, mailbox and compute units (C1, C7)."""
     gpu = core.gpu
-    tracker, dma, port = gpu.tracker, gpu.dma, gpu.link_port
+    tracker, dma = gpu.tracker, gpu.dma
     expected = int(tracker.n_triggered + tracker.n_entries)
     yield Claim("C1", "tracker", "entries allocated, against triggered and in use", int(tracker.n_allocated), expected)
     in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
     yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
-    yield Claim(
-        "C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(port.store_head + port.dma_head)
-    )
+    for port in core.ports:
+        n_sent, n_taken = int(port.n_sent + port.n_signals), int(port.store_head + port.dma_head)
+        yield Claim("C1", "link_port", "granules sent", n_sent, n_taken)
     taken = int(gpu.n_inbound + gpu.n_signals_received)
     yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), taken)
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
     in_line = int(channels_of(core)["n_waiting_cu"].sum())
     yield Claim("C1", "compute_units", "in line at controllers, against counted", in_line, int(gpu.n_waiting_cus))
-    units = gpu.compute_units[: core.machine.gpu.n_compute_units + core.machine.gpu.n_copy_engines]
+    units = gpu.compute_units[: core.machine.gpu.n_compute_units + core.machine.n_engines]
     slots = units["state_slots"].sum(axis=1)
     yield Claim(
         "C7", "compute_unit[]", "slots in all of its states, against slots it ran",
@@ -226,7 +227,7 @@ def sum_claims(core: GpuCore) -> Iterator[Claim]:
                 yield Claim("C9", "time series", meaning, total, int(served[traffic_class, list(kinds)].sum()))
     waiting = gpu.compute_units["state_slots"][:, [codes.WAIT_FIRST_OPERANDS, codes.WAIT_OPERANDS]].sum()
     yield Claim("C9", "time series", "slots waiting for operands", int(totals[loop.BIN_WAITING]), int(waiting))
-    yield Claim("C9", "time series", "granules sent", int(totals[loop.BIN_SENT]), int(gpu.link_port.n_sent))
+    yield Claim("C9", "time series", "granules sent", int(totals[loop.BIN_SENT]), n_sent_by(core))
     yield Claim(
         "C9", "channel[]", "requests admitted, against those of all kinds",
         channels["n_admitted"], channels["n_requests"].sum(axis=(1, 2)),
@@ -251,7 +252,7 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     lines, limit = gpu.compute_units["outstanding_lines"][:n], int(gpu.max_outstanding_lines)
     yield Claim("B7", "compute_unit[]", "loads in flight", lines, limit, True)
     yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines, 0, True)
-    moved = gpu.move_workgroups["outstanding_lines"][: n + spec.gpu.n_copy_engines]
+    moved = gpu.move_workgroups["outstanding_lines"][: n + spec.n_engines]
     on_engines, limits = core.moves["first_unit"] >= n, core.moves["max_lines"]
     for part, some, those in (("compute_unit[]", moved[:n], ~on_engines), ("copy_engine[]", moved[n:], on_engines)):
         yield Claim("B7", part, "lines read and not stored", some, int(limits[those].max(initial=0)), True)
@@ -259,9 +260,9 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     taken = units["outstanding_granules"] * units["is_taken"]
     most = units["l1_granules"] + int(gpu.l2.granules_per_line)  # flags make a line longer
     yield Claim("B7", "compute_unit[]", "loads of a move kernel in flight", taken, most, True)
-    port = gpu.link_port
-    buffered = int(port.store_tail - port.store_head)
-    yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)
+    for port in core.ports:
+        buffered = int(port.store_tail - port.store_head)
+        yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)
     if gpu.ingress_port.is_there:
         yield from ingress_claims(core)
 
@@ -277,8 +278,9 @@ def ingress_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B7", "switch", "sums in its table", int(port.n_summing), int(port.most_sums), True)
     missing = int(port.n_sums + port.n_summing) - peers["n_contributed"]
     yield Claim("C4", "switch", "contributions, at most the sums asked for", -missing, 0, True)
-    time = core.now * int(port.scale)
-    yield Claim("B1", "ingress_port", "time of the wire in use", int(port.busy_scaled), time, True)
+    for one in core.ports:
+        time = core.now * int(one.scale)
+        yield Claim("B1", "ingress_port", "time of the wire in use", int(one.served_scaled), time, True)
 
 
 def arrival_claims(name: str, receiver: GpuCore, n_delivered: int) -> Iterator[Claim]:
@@ -347,7 +349,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
         "local updates": (int(enqueued[codes.LOCAL_UPDATE]), int(granules_of[codes.ROUTE_LOCAL_UPDATE])),
         "local stores": (int(enqueued[codes.LOCAL_STORE]), int(granules_of[codes.ROUTE_LOCAL_STORE])),
         "DMA reads": (int(enqueued[codes.DMA_READ]), to_send),
-        "DMA granules sent": (int(gpu.link_port.dma_head - gpu.n_loads), to_send),
+        "DMA granules sent": (sum(int(port.dma_head) for port in core.ports) - int(gpu.n_loads), to_send),
         "stores counted by the tracker": (int(gpu.tracker.n_counted), int(tiles["updates_expected"].sum())),
         "tiles triggered": (int(gpu.tracker.n_triggered), int((tiles["updates_expected"] > 0).sum())),
     })  # fmt: skip
@@ -373,7 +375,7 @@ def traffic_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C3", "signal[]", "posts, done against due", np.array(core.tables.signals), core.expected_posts)
     granules_of, enqueued = granules_by_route(core), channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     remote = int(granules_of[codes.ROUTE_REMOTE_UPDATE] + granules_of[codes.ROUTE_REMOTE_STORE])
-    left = int(gpu.link_port.store_head)
+    left = sum(int(port.store_head) for port in core.ports)
     moved = int(core.tables.n_sent[steps["send"] >= 0].sum())
     told = int((core.tables.posts["distance"][: int(operations["n_posts"].sum())] != 0).sum())
     incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
@@ -395,7 +397,7 @@ def granules_by_route(core: GpuCore) -> NDArray[Any]:
 
 def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     """A finished kernel: not shorter than its matrix work, its DRAM transfers or its link transfers take alone (B4)."""
-    gpu, channels, port = core.gpu, channels_of(core), core.gpu.link_port
+    gpu, channels = core.gpu, channels_of(core)
     elapsed = core.kernel_end_at - core.start_at
     gemms = core.gemms
     if len(gemms):
@@ -413,10 +415,16 @@ def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B4", "channel[]", "time of the data transfers alone", transfers, reachable, True)
     # A GPU may end while its last granule is on the wire: its own work is over.
     engines = core.machine.gpu.copy_engines
-    largest = max(int(port.full_packet), (engines.packet_payload or 0) if engines is not None else 0)
-    least = int(port.payload_cost) + int(port.header_cost) // largest
-    wire = max(int(port.n_sent) - 1, 0) * least // int(port.scale)
-    yield Claim("B4", "link_port", "time of the wire alone", wire, core.now - core.start_at, True)
+    for port in core.ports:
+        largest = max(int(port.full_packet), (engines.packet_payload or 0) if engines is not None else 0)
+        least = int(port.payload_cost) + int(port.header_cost) // largest
+        wire = max(int(port.n_sent) - 1, 0) * least // int(port.scale)
+        yield Claim("B4", "link_port", "time of the wire alone", wire, core.now - core.start_at, True)
+
+
+def n_sent_by(core: GpuCore) -> int:
+    """Return the granules that a GPU has put on its wires."""
+    return sum(int(port.n_sent) for port in core.ports)
 
 
 def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[Claim]:

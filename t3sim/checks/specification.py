@@ -47,7 +47,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
     """What each unit keeps of its specification; ticks per second must come out whole."""
     gpu, machine, hz = core.gpu, core.machine, core.ticks.hz
     spec, access, cycle = machine.gpu, machine.memory.access, int(gpu.compute_ticks)
-    l2, port, dma, tracker = gpu.l2, gpu.link_port, gpu.dma, gpu.tracker
+    l2, port, dma, tracker = gpu.l2, gpu.ports[0], gpu.dma, gpu.tracker
     lines = int(l2.n_banks * l2.sets_per_bank * l2.associativity)
     return {
         "gpu": {
@@ -122,11 +122,11 @@ def matrix_pairs(core: GpuCore) -> Pairs:
 def end_claims(core: GpuCore) -> Iterator[Claim]:
     """Yield that a finished kernel ended with the last of its workgroups, steps and DRAM transfers (S2)."""
     ends = [int(channels_of(core)["last_done_at"].max()) * int(core.gpu.memory_ticks), core.start_at]
-    scale = int(core.gpu.link_port.scale)
     if len(core.gemms):
         ends.append(int(core.tables.workgroups["end_at"].max()))
     if len(core.moves):
         ends.append(int(core.tables.steps["end_at"].max()))
     if core.gpu.n_loads:  # what others load of it leaves behind its own work
-        ends.append(-(-int(core.gpu.link_port.free_at_scaled) // (scale * core.slot_ticks)) * core.slot_ticks)
+        slots = (-(-int(port.free_at_scaled) // (int(port.scale) * core.slot_ticks)) for port in core.ports)
+        ends.append(max(slots) * core.slot_ticks)
     yield Claim("S2", "gpu", "end of the kernel, against the last thing in it", core.kernel_end_at, max(ends))

@@ -1,11 +1,17 @@
-"""Choice of the schedule of a collective: whole chunks, or channels (``CollectiveKernelSpec.kind``).
+"""Choice of the algorithm and schedule of a collective.
+
+By the fabric (``way_of``): rings where a link leads to a neighbour or to a switch; direct stores to the owner of each
+chunk in a mesh, where a ring would use one link of each GPU; a hierarchy of both levels on several nodes.  Rings are
+made of whole chunks, or of channels (``CollectiveKernelSpec.kind``).
 
 Channels use one of three protocols.  Which, is the library's own choice (NCCL's ``ncclTopoGetAlgoTime``): of those that
 the machine has, the one with the least expected time.  Pinned by ``tests/collective/test_protocols.py``.
 """
 
 from fractions import Fraction
+from typing import Literal
 
+from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import (
     Channels,
     CollectiveSchedule,
@@ -17,13 +23,23 @@ from t3sim.collective.schedule import (
 from t3sim.config.machine import CollectiveKernelSpec, MachineSpec, Protocol
 from t3sim.errors import UsageError
 
+Way = Literal["ring", "direct", "hierarchical"]
 
-def protocol_of(spec: CollectiveKernelSpec, op: Op, n_devices: int, size: int) -> Protocol:
+
+def way_of(machine: MachineSpec, n_devices: int) -> Way:
+    """Return how the library runs collectives on so many GPUs."""
+    link = machine.link
+    if Ranks.of(n_devices, link.gpus_per_node).n_nodes > 1:
+        return "hierarchical"
+    return "direct" if link.ports > 1 else "ring"
+
+
+def protocol_of(spec: CollectiveKernelSpec, op: str, n_devices: int, size: int) -> Protocol:
     """Return the protocol that channels use for an array of *size* bytes; number of channels does not matter."""
     return "simple" if spec.expected is None else expected_time(spec, op, n_devices, size)[0]
 
 
-def expected_time(spec: CollectiveKernelSpec, op: Op, n_devices: int, size: int) -> tuple[Protocol, Fraction]:
+def expected_time(spec: CollectiveKernelSpec, op: str, n_devices: int, size: int) -> tuple[Protocol, Fraction]:
     """Return the protocol of rings with the least expected time, and that time (ps), of a machine that states them."""
     assert spec.expected is not None
     n_steps = (n_devices - 1) * (2 if op == "all-reduce" else 1)  # of a chunk from one device to the next

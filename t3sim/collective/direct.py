@@ -64,10 +64,11 @@ KERNELS: dict[str, DirectKernel] = {
 }
 NCCL, VLLM = "nccl", "vllm"
 RING, NVLS = "nccl-ring", "nccl-nvls"
+LEVELS = ("direct", "hierarchical")  # one program on one node, and on several
 # What an experiment may name: NCCL, which chooses among its own; a kernel; vLLM, which chooses by size.
-ALGORITHMS = (NCCL, VLLM, *KERNELS, RING, NVLS)
+ALGORITHMS = (NCCL, VLLM, *KERNELS, RING, NVLS, *LEVELS)
 # Those that choose for themselves, or that an application calls by name.
-LIBRARIES = tuple(name for name in ALGORITHMS if not name.startswith((f"{VLLM}-", f"{NCCL}-")))
+LIBRARIES = tuple(name for name in ALGORITHMS[: -len(LEVELS)] if not name.startswith((f"{VLLM}-", f"{NCCL}-")))
 
 # Bytes below which vLLM takes its own kernel rather than another library, by compute capability and number of GPUs;
 # no more than its buffers, and only for these numbers of GPUs (``custom_all_reduce.py``).

@@ -7,7 +7,6 @@ Pinned by ``tests/collective/test_nvls.py``.
 from fractions import Fraction
 
 from t3sim.collective.choice import expected_time
-from t3sim.collective.schedule import Op
 from t3sim.config.machine import MachineSpec, NvlsSpec
 
 KIB = 1 << 10
@@ -24,7 +23,7 @@ def piece_bytes(spec: NvlsSpec, n_channels: int, n_devices: int, size: int) -> i
     return piece
 
 
-def takes_switch(machine: MachineSpec, op: Op, n_devices: int, size: int) -> bool:
+def takes_switch(machine: MachineSpec, op: str, n_devices: int, size: int) -> bool:
     """Return whether NCCL expects an all-reduce of *size* bytes in the switch to be faster than its rings."""
     kernel = machine.gpu.collective_kernel
     if op != "all-reduce" or kernel.nvls is None or kernel.expected is None or machine.link.multicast is None:

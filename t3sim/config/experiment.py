@@ -296,17 +296,19 @@ Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for
 class CollectiveSpec(Spec):
     """A collective on its own: full array size over all chunks, number of GPUs."""
 
-    op: Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all"] = Field(description="Collective operation.")
+    op: Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "send-receive", "broadcast"] = Field(
+        description="Collective operation; `send-receive`: each GPU sends to the next, `broadcast`: GPU 0 to all."
+    )
     size: Bytes = Field(description="Size of the full array, over all chunks.")
     gpus: Annotated[int, Field(ge=2, strict=True)] = Field(description="Number of GPUs of the ring.")
     algorithm: Literal[
         "nccl", "nccl-ring", "nccl-nvls", "vllm", "pytorch-one-shot", "pytorch-two-shot", "pytorch-multimem",
-        "vllm-one-stage", "vllm-two-stage", "vllm-multimem",
+        "vllm-one-stage", "vllm-two-stage", "vllm-multimem", "direct", "hierarchical",
     ] = Field(
         "nccl",
-        description="Library or kernel of a collective: `nccl` chooses among rings, their protocols and the switch, "
-        "`nccl-ring` and `nccl-nvls` (any collective) force one; of an all-reduce, `vllm` chooses among its own "
-        "kernels, PyTorch's and NCCL; the others are one kernel.",
+        description="Library or kernel of a collective: `nccl` chooses by the fabric among rings, their protocols, the "
+        "switch, direct and hierarchical ones; `nccl-ring`, `nccl-nvls`, `direct` and `hierarchical` force one; of an "
+        "all-reduce, `vllm` chooses among its own kernels, PyTorch's and NCCL; the others are one kernel.",
     )  # fmt: skip
 
 

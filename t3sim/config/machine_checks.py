@@ -11,7 +11,7 @@ from itertools import chain
 from pydantic import BaseModel
 
 from t3sim.config import limits
-from t3sim.config.machine import AtMost, MachineSpec
+from t3sim.config.machine import AtMost, MachineSpec, NicSpec
 from t3sim.config.operating_points import OPERATING_POINTS
 from t3sim.config.trees import Finding, annotations_of, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
@@ -58,13 +58,14 @@ def machine_findings(machine: MachineSpec, ticks_hz: int | None = None) -> list[
 
 def too_many_gpus(machine: MachineSpec, n: int) -> str:
     """Say that the links of *machine* do not connect *n* GPUs, and what to do; empty if they do."""
-    most, preset = machine.link.max_gpus, machine.name.partition("+")[0]
+    link, preset = machine.link, machine.name.partition("+")[0]
+    most, n = link.max_gpus, n if link.gpus_per_node is None else min(n, link.gpus_per_node)
     if most is None or n <= most:
         return ""
     return (
-        f"is {n}, but the links of {machine.name} connect {most} GPUs (`machine.link.max_gpus`), and transfers between"
-        f" hosts are not modelled; for a larger domain of the same links derive a machine:"
-        f" machine: {{preset: {preset}, link: {{max_gpus: {n}}}}}"
+        f"is {n}, but the links of {machine.name} connect {most} GPUs (`machine.link.max_gpus`); for"
+        f" several hosts take `link.topology: two-level`, `link.gpus_per_node` and `link.nic`; for a larger domain of"
+        f" the same links derive a machine: machine: {{preset: {preset}, link: {{max_gpus: {n}}}}}"
     )
 
 
@@ -202,13 +203,16 @@ def _link(machine: MachineSpec, ticks: int) -> Iterator[Finding]:
         )
 
 
-def wire_time(machine: MachineSpec, ticks_hz: int) -> tuple[int, int, int]:
-    """Return what an access takes on the link, in fractions of a tick, and their denominator.
+def wire_time(machine: MachineSpec, ticks_hz: int, nic: NicSpec | None = None) -> tuple[int, int, int]:
+    """Return what an access takes on the link, or through *nic*, in fractions of a tick, and their denominator.
 
     First the time of its data, then its share of the header of its packet times the bytes of the packet: both are exact
-    for packets of a power of two of bytes.
+    for packets of a power of two of bytes.  Headers of a network are in the rate of its interface.
     """
     link, engines = machine.link, machine.gpu.copy_engines
+    if nic is not None:
+        common = math.gcd(data := machine.memory.access * ticks_hz, nic.bandwidth)
+        return data // common, 0, nic.bandwidth // common
     payload, header = link.packet_payload or 1, link.packet_header or 0
     finer = max(1, (engines.packet_payload or 0) // payload if engines is not None else 0)
     data, share = machine.memory.access * ticks_hz * payload, machine.memory.access * ticks_hz * header
@@ -249,11 +253,8 @@ def _sums(machine: MachineSpec) -> Iterator[Finding]:
 
 
 def _switch(machine: MachineSpec) -> Iterator[Finding]:
-    """A switch without a buffer, a buffer without a switch, GPUs that are connected in other ways than the rest."""
+    """A buffer that is too small, GPUs that are connected in other ways than the rest, rails that differ."""
     link, line = machine.link, machine.gpu.l2.line
-    if link.topology == "switch" and link.ingress_buffer is None:
-        message = "is switch, which needs `link.ingress_buffer`: the limit of data in flight from one GPU to another"
-        yield "link.topology", message
     if link.ingress_buffer is not None and link.ingress_buffer < line:
         buffer = format_bytes(link.ingress_buffer)
         yield "link.ingress_buffer", f"is {buffer}, must hold at least {_one_line(machine)}"
@@ -262,6 +263,9 @@ def _switch(machine: MachineSpec) -> Iterator[Finding]:
         if own.link.topology != link.topology:
             what = f"link[{own.number}] has {own.link.topology}"
             yield "link.topology", f"is {link.topology}, but {what}: all GPUs are connected in the same way"
+        if own.link.nic != link.nic:
+            what = f"link[{own.number}] has another network interface, and a rail has the same at both ends"
+            yield "link.nic", f"{what}: rails would be unequal; give all links the same `nic`"
 
 
 def _multicast(machine: MachineSpec) -> Iterator[Finding]:
@@ -269,8 +273,9 @@ def _multicast(machine: MachineSpec) -> Iterator[Finding]:
     link, line = machine.link, machine.gpu.l2.line
     if link.multicast is None:
         return
-    if link.topology != "switch":
-        yield "link.multicast", f"needs `link.topology: switch`, which does it; the topology is {link.topology}"
+    if link.topology not in ("switch", "two-level") or link.ports > 1:
+        without = "to take away multicast, set `machine.link.multicast` to null"
+        yield "link.multicast", f"needs a switch, and `link.topology` is {link.topology}; {without}"
     if link.multicast.table < line:
         yield (
             "link.multicast.table",

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.arrays import chosen
+from t3sim.collective.ranks import Ranks
 from t3sim.errors import ModelError
 from t3sim.gpu.compiled import compiled_carry
 from t3sim.gpu.core import too_fast
@@ -21,7 +22,7 @@ def _nobody(messages: NDArray[Any]) -> None:
 
 
 class Link:
-    """What leads away from a GPU: its wire (``gpu.units.link.wire``), and who is on the other end."""
+    """What leads away from a GPU: its wires (``gpu.units.link.wire``), and who is on the other end."""
 
     def __init__(self, name: str, wire: NDArray[Any], deliver: Deliver, transform: Transform | None = None) -> None:
         """*wire* is one ``WIRE``; *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``)."""
@@ -41,7 +42,7 @@ class Link:
     def n_delivered(self) -> int:
         """Return how many granules have been handed to receivers, without contributions to sums."""
         wire = self.wire[0]
-        n_copies = int(wire["n_multicast"]) * (int(wire["n_gpus"]) - 1)
+        n_copies = int(wire["n_multicast"]) * (int(wire["per_node"]) - 1)
         return self.n_granules + self._n_shaped + n_copies - self.n_contributions
 
     @property
@@ -75,17 +76,17 @@ def n_granules_of(messages: NDArray[Any]) -> int:
     return int(np.count_nonzero((messages["kind"] < SIGNAL) & (messages["kind"] != CONTRIBUTION)))
 
 
-def heard_by(messages: NDArray[Any], distance: int, n_gpus: int) -> NDArray[Any]:
+def heard_by(messages: NDArray[Any], distance: int, ranks: Ranks) -> NDArray[Any]:
     """Return those of *messages* that reach the GPU from which their sender is at *distance*.
 
-    Those to every GPU get the place there.
+    Those to every GPU of a node get the place there.
     """
-    is_to_all = messages["distance"] == EVERY
+    is_to_all = (messages["distance"] == EVERY) & (distance < ranks.per_node)
     is_heard = (messages["distance"] == distance) | is_to_all
     found = chosen(messages, is_heard)
     for_all = is_to_all[is_heard]
     if for_all.any():
         granules = found["granule"][for_all]
-        found["granule"][for_all] = (granules & PLACE_MASK) - (-distance % n_gpus) * (granules >> SPREAD_SHIFT)
+        found["granule"][for_all] = (granules & PLACE_MASK) - ranks.back(distance) * (granules >> SPREAD_SHIFT)
         found["distance"] = distance
     return found

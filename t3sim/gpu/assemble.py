@@ -25,11 +25,12 @@ def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
     """Return the capacities that *machine* uses with *n_classes* classes of traffic (default: T3's two)."""
     gpu, memory, l2 = machine.gpu, machine.memory, machine.gpu.l2
     return Layout(
-        n_compute_units=gpu.n_compute_units + gpu.n_copy_engines,
+        n_compute_units=gpu.n_compute_units + machine.n_engines,
         n_waiters=gpu.n_compute_units * gpu.compute_unit.max_outstanding_lines,
         n_collective_lines=max(
             gpu.collective_kernel.max_outstanding_lines * 2,
             0 if gpu.copy_engines is None else gpu.copy_engines.max_outstanding_lines,
+            0 if machine.link.nic is None else machine.link.nic.max_outstanding_lines,
         ),
         n_wavefronts=gpu.collective_kernel.n_wavefronts,
         n_l2_banks=l2.n_banks,
@@ -98,7 +99,7 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.slot_inverse = -(-(1 << INVERSE_SHIFT) // gpu.slot_ticks)
     gpu.bin_ticks = ticks.from_ps(1_000_000)
     gpu.n_compute_units = spec.n_compute_units
-    gpu.n_copy_engines = spec.n_copy_engines
+    gpu.n_engines = machine.n_engines
     gpu.n_channels = memory.n_channels
     gpu.n_slots = 1
     gpu.n_buffers = 1
@@ -177,6 +178,18 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     l2.crossing_ticks = 2 * spec.crossing_latency * compute_ticks
 
 
+def set_wire_time(port: Any, machine: MachineSpec, costs: tuple[int, int, int]) -> None:
+    """Let granules take so long on the wire of a port: see ``wire_time``."""
+    port.payload_cost, port.header_cost, port.scale = costs
+    port.granule_cost = costs[0] + costs[1] // full_packet(machine)
+
+
+def add_port(gpu: Any, p: int) -> None:
+    """Give a GPU a port *p* like its first one, with an egress buffer of its own."""
+    gpu.ports[p] = gpu.ports[0]
+    gpu.ports[p].number, gpu.n_ports = p, p + 1
+
+
 def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     """Tracker, DMA engine and ports."""
     spec, granule = machine.gpu, machine.memory.access
@@ -188,15 +201,13 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.dma.bytes_per_tick_den = rate_den // common
     gpu.dma.command_ticks = ticks.from_ps(spec.dma.command_cost)
     # Kept as a fraction of a tick, so the rate is exact.
-    payload, header, scale = wire_time(machine, ticks.hz)
-    for port in (gpu.link_port, gpu.ingress_port):
-        port.payload_cost, port.header_cost, port.scale = payload, header, scale
-    gpu.link_port.full_packet = full_packet(machine)
-    gpu.link_port.granule_cost = payload + header // full_packet(machine)
-    gpu.link_port.buffer_granules = machine.link.egress_buffer // granule
+    port, gpu.n_ports = gpu.ports[0], 1
+    set_wire_time(port, machine, wire_time(machine, ticks.hz))
+    port.full_packet = full_packet(machine)
+    port.buffer_granules = machine.link.egress_buffer // granule
     gpu.ingress_port.buffer_granules = (machine.link.ingress_buffer or 0) // granule
     multicast = machine.link.multicast
-    gpu.link_port.multicast_packet = multicast_packet(machine)
+    port.multicast_packet = multicast_packet(machine)
     if multicast is not None:
         gpu.ingress_port.most_sums = multicast.table // granule
-        gpu.ingress_port.sum_cost = -(-granule * ticks.hz * scale // multicast.reduction_bandwidth)
+        gpu.ingress_port.sum_cost = -(-granule * ticks.hz * int(port.scale) // multicast.reduction_bandwidth)

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.arrays import opaque
-from t3sim.config.machine import MachineSpec
+from t3sim.collective.ranks import Ranks
+from t3sim.config.machine import MachineSpec, NicSpec
+from t3sim.config.machine_checks import wire_time
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import capacities_of, fill_record, layout_for
+from t3sim.gpu.assemble import add_port, capacities_of, fill_record, layout_for, set_wire_time
 from t3sim.gpu.compiled import compiled_advance, compiled_policy, compiled_take_in
 from t3sim.gpu.room import allocated
 from t3sim.gpu.tables import Tables, records, tables_of
@@ -22,7 +24,7 @@ from t3sim.gpu.traffic import TrafficClasses, classes_in_words
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.l2.l2_slice import KEY_BITS
 from t3sim.gpu.units.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
-from t3sim.gpu.units.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
+from t3sim.gpu.units.state import COMMAND_LOG, MESSAGE, PEER_TABLE, WIRE, empty_gpu
 from t3sim.program.operations import Program
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -34,6 +36,14 @@ INBOX_SIZE = 1 << 15
 NO_MESSAGES: NDArray[Any] = np.zeros(0, MESSAGE)
 T3_TRAFFIC = TrafficClasses()
 ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
+
+
+class Wires(NamedTuple):
+    """What a port is connected to: the GPUs that it leads to, by their distances, and how long that takes."""
+
+    distances: tuple[int, ...]
+    latency: int  # ps
+    nic: NicSpec | None = None  # the network interface behind the port; None: a link with the rate of the machine's
 
 
 class GpuCore:
@@ -60,7 +70,9 @@ class GpuCore:
         self.state = allocated(lambda: empty_gpu(self.layout, self.used), self.layout)
         self.gpu = self.state[0]
         self.tables = Tables()
-        self.store_queue = records(MESSAGE, machine.link.egress_buffer // machine.memory.access)
+        self.store_queue = records(
+            MESSAGE, machine.link.n_ports * (machine.link.egress_buffer // machine.memory.access)
+        )
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
         self.arrivals = records(MESSAGE, 1)  # behind a switch, of each GPU: what the port has not served, credits; sums
@@ -74,7 +86,7 @@ class GpuCore:
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]
         self._slot_ticks = fields["slot_ticks"]
         self._hears_at = fields["hears_at"]
-        self._n_asked_for, self._dma_head = fields["n_asked_for"], fields["link_port"]["dma_head"]
+        self._n_asked_for, self._dma_heads = fields["n_asked_for"], fields["ports"]["dma_head"]
         self.wire: NDArray[Any] = fields["wire"]  # that leads away from it
         self._n_inbound, self._expected_inbound = fields["n_inbound"], fields["expected_inbound"]
         self._n_finished: NDArray[np.int64] = fields["operations"][0]["n_finished"]
@@ -152,14 +164,19 @@ class GpuCore:
         self._n_outbox[0] = 0
         return opaque(self.outbox)[:n].copy().view(MESSAGE)
 
-    def unsent_stores(self) -> NDArray[Any]:
-        """Return the stores in the egress buffer, in order."""
-        port = self.gpu.link_port
-        stores: NDArray[Any] = self.store_queue[np.arange(port.store_head, port.store_tail) % int(port.buffer_granules)]
+    def unsent_stores(self, port: Any) -> NDArray[Any]:
+        """Return the stores in the egress buffer of one of the ports, in order."""
+        numbers, n_places = np.arange(port.store_head, port.store_tail), int(port.buffer_granules)
+        stores: NDArray[Any] = self.store_queue[int(port.number) * n_places + numbers % n_places]
         return stores
 
-    def put_behind_switch(self, room: list[int]) -> None:
-        """Give this GPU an ingress port; *room* is what the ingress buffer of the GPU at each distance holds for it."""
+    @property
+    def ports(self) -> list[Any]:
+        """Return the ports that lead to other GPUs."""
+        return [self.gpu.ports[p] for p in range(int(self.gpu.n_ports))]
+
+    def give_room(self, room: list[int]) -> None:
+        """Give this GPU ingress ports; *room* is what the ingress buffer of the GPU at each distance holds for it."""
         gpu = self.gpu
         self.peers = records(PEER_TABLE, len(room))
         self.peers["credits"] = room
@@ -167,11 +184,29 @@ class GpuCore:
         gpu.ingress_port.is_there, gpu.ingress_port.ring_size = 1, size
         self.arrivals = records(MESSAGE, (2 * len(room) + 1) * size)
 
-    def wire_to(self, n_gpus: int, latency_ticks: int) -> None:
-        """Let what this GPU sends travel so long to others, of *n_gpus* in all."""
-        port = self.gpu.link_port
-        costs = (int(port.payload_cost), int(port.header_cost), int(port.scale))
-        self.wire[0] = (latency_ticks, *costs, n_gpus, 0, 0, 0, 0)
+    def wire_to(self, ranks: Ranks, ports: Sequence[Wires]) -> None:
+        """Let this GPU send to others, of *ranks*, through *ports*; ``UsageError`` if it has fewer.
+
+        Multicast goes through the first one, which leads to the GPU itself too.
+        """
+        self.wire[0] = np.zeros(1, WIRE)[0]
+        gpu, wire = self.gpu, self.wire[0]
+        if len(ports) > self.machine.link.n_ports:
+            n_ports = self.machine.link.n_ports
+            raise UsageError(f"machine.link.ports: a GPU has {n_ports} ports, and this fabric needs {len(ports)}")
+        for p, port in enumerate(ports):
+            if p >= gpu.n_ports:
+                add_port(gpu, p)
+            reached = [*([0] if p == 0 else []), *port.distances]
+            set_wire_time(gpu.ports[p], self.machine, wire_time(self.machine, self.ticks.hz, port.nic))
+            for name in ("payload_cost", "header_cost", "scale"):
+                wire[name][p] = gpu.ports[p][name]
+            wire["latency_ticks"][p] = self.ticks.from_ps(port.latency)
+            first = int(wire["n_reached"])
+            gpu.ports[p].first_reached, gpu.ports[p].end_reached = first, first + len(reached)
+            wire["reached"][first : first + len(reached)], wire["n_reached"] = reached, first + len(reached)
+            wire["port_of"][reached] = p
+        wire["n_gpus"], wire["per_node"] = ranks
 
     @property
     def hears_itself(self) -> bool:
@@ -210,9 +245,10 @@ class GpuCore:
 
     def _make_places(self) -> None:
         """Let the queue in front of the link hold all that others have asked for and that has not been sent."""
-        while self._n_asked_for[0] - self._dma_head[0] > len(self.tables.dma_queue):
-            span = (int(self._dma_head[0]), int(self.gpu.link_port.dma_tail))
-            self.tables.dma_queue = widened(self.tables.dma_queue, [span])
+        n_ports = int(self.gpu.n_ports)
+        while self._n_asked_for[0] - self._dma_heads[0, :n_ports].sum() > len(self.tables.dma_queue) // n_ports:
+            spans = [(int(port.dma_head), int(port.dma_tail)) for port in self.ports]
+            self.tables.dma_queue = widened(self.tables.dma_queue, spans)
 
     def stream_commands(self, sink: Callable[[NDArray[Any]], None]) -> None:
         """Give every DRAM command (``COMMAND_LOG``, in order for each channel) to *sink* too, batch by batch."""
@@ -325,13 +361,13 @@ class GpuCore:
             first = gemms[0]
             tile_bytes = first.tile_rows * first.tile_columns * ELEMENT_BYTES
             gpu.stage_granules = first.n_stage_slots * tile_bytes // program.granule
-        gpu.n_to_send = gpu.link_port.n_sent
+        gpu.n_to_send = sum(int(port.n_sent) for port in self.ports)
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.dma.n_commands = self.tables.n_commands
         gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0
         gpu.dma.turn_at = -1
         gpu.dma.read_ahead_granules = self.tables.read_ahead
-        gpu.link_port.dma_head = gpu.link_port.dma_tail = 0
+        gpu.ports["dma_head"] = gpu.ports["dma_tail"] = 0
 
     @property
     def operations(self) -> NDArray[Any]:
@@ -380,8 +416,7 @@ class GpuCore:
         """
         if self.gpu.has_background:
             return max(self.now, int(self.gpu.channels_until) * int(self.gpu.memory_ticks))
-        port = self.gpu.link_port
-        slots = -(-int(port.free_at_scaled) // (int(port.scale) * self.slot_ticks))
+        slots = max(-(-int(port.free_at_scaled) // (int(port.scale) * self.slot_ticks)) for port in self.ports)
         served_at = slots * self.slot_ticks if self.gpu.n_loads else 0
         return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at), served_at)
 

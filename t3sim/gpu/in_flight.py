@@ -93,15 +93,20 @@ def arrived_messages(core: GpuCore) -> NDArray[Any]:
     return np.concatenate(parts)
 
 
-def heads_of_port(core: GpuCore) -> list[Any]:
-    """Return the heads of the queues of the link port: stores, DMA data."""
-    return [waiting[0] for waiting in (core.unsent_stores(), dma_data_of(core)) if len(waiting)]
+def heads_of_ports(core: GpuCore) -> list[tuple[Any, list[Any]]]:
+    """Return for each link port the heads of its queues: stores, DMA data."""
+    return [
+        (port, [waiting[0] for waiting in (core.unsent_stores(port), dma_data_of(core, port)) if len(waiting)])
+        for port in core.ports
+    ]
 
 
-def dma_data_of(core: GpuCore) -> NDArray[Any]:
-    """Return the DMA data at the link port, in order: of the DMA engine, or what other GPUs load."""
-    port, queue = core.gpu.link_port, core.tables.dma_queue
-    return queue[np.arange(int(port.dma_head), int(port.dma_tail)) % len(queue)]
+def dma_data_of(core: GpuCore, port: Any) -> NDArray[Any]:
+    """Return the DMA data at a link port, in order: of the DMA engine, or what other GPUs load."""
+    queue = core.tables.dma_queue
+    n_places = len(queue) // len(core.ports)
+    first = n_places * int(port.number)
+    return queue[first + np.arange(int(port.dma_head), int(port.dma_tail)) % n_places]
 
 
 def has_room_there(core: GpuCore, message: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim import arrays
+from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import places_for, sent_granules
 from t3sim.config.limits import EFFICIENCY_SCALE
 from t3sim.config.machine import MachineSpec
@@ -18,7 +19,18 @@ from t3sim.gpu.assemble import full_packet, issue_ticks, multicast_packet
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import codes, state
 from t3sim.program import operations
-from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait, has_unlike_chunks
+from t3sim.program.operations import (
+    NIC,
+    Barrier,
+    Forward,
+    Gemm,
+    Moves,
+    Operation,
+    Post,
+    Program,
+    Wait,
+    has_unlike_chunks,
+)
 from t3sim.workload.operands import matrix_rate, slowed, wider
 from t3sim.workload.tiling import (
     lds_of,
@@ -29,6 +41,7 @@ from t3sim.workload.tiling import (
 )
 
 Ints = NDArray[np.int64]
+PS_PER_S = 10**12
 KINDS = {operations.STORE: codes.INCOMING_WRITE, operations.UPDATE: codes.INCOMING_UPDATE, -1: -1}  # of messages
 
 
@@ -65,12 +78,12 @@ class Tables:
     sends: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they go to
     loads: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they lie on
     sums: int = 0  # granules that the switch adds up: each is loaded from every GPU
-    n: int = 1  # GPUs
+    per_node: int = 1  # GPUs
 
-    def reached(self, n_gpus: int) -> set[int]:
-        """Return the distances, of *n_gpus*, of all GPUs that the program sends to, tells or asks, and that answer."""
+    def reached(self, ranks: Ranks) -> set[int]:
+        """Return the distances, of *ranks*, of all GPUs that the program sends to, tells or asks, and that answer."""
         told = self.posts["distance"]
-        answers = {n_gpus - distance for distance in self.loads}
+        answers = {int(ranks.back(distance)) for distance in self.loads}
         return {*(self.sends.keys() - {0}), *told[told != 0].tolist(), *self.loads, *answers}
 
     def posted(self) -> Ints:
@@ -84,7 +97,7 @@ class Tables:
             np.stack([posts["distance"], posts["signal"], posts["amount"]]),
             np.stack([tiles["distance"], tiles["signal"], tiles["n_granules"]]),
             of_steps,
-            *(to_all + np.array([[d], [0], [0]]) for d in range(1, self.n)),
+            *(to_all + np.array([[d], [0], [0]]) for d in range(1, self.per_node)),
         ], axis=1)  # fmt: skip
         return found[:, found[1] != operations.NONE]
 
@@ -166,7 +179,7 @@ class TableBuilder:
             tiles=joined(self._tiles, state.TILE_TABLE),
             commands=joined(self._commands, state.DMA_TABLE),
             ready_fifo=np.zeros(max(n_commands, 1), np.int64),
-            dma_queue=records(state.MESSAGE, self._read_ahead),
+            dma_queue=records(state.MESSAGE, self._read_ahead * self.machine.link.n_ports),
             steps=joined(self._steps, state.STEP_TABLE),
             signals=np.zeros(max(self._n_signals, 1), np.int64),
             n_commands=n_commands,
@@ -174,7 +187,7 @@ class TableBuilder:
             sends=self._sends,
             loads=self._loads,
             sums=self._sums,
-            n=self.program.n,
+            per_node=self.program.ranks.per_node,
         )
 
     # --- when ------------------------------------------------------------------------------------
@@ -365,6 +378,9 @@ class TableBuilder:
         tiles["signal"], tiles["dma_command"] = stores.signal[owner], -1
         distance, to = destinations(of, is_translated=has_unlike_chunks(of))
         tiles["distance"] = distance[owner] % self.program.n
+        if (tiles["distance"] >= self.program.ranks.per_node).any():
+            message = "its tiles are stored on the own node; what goes to other nodes is sent by the NIC"
+            raise UsageError(f"operation `{of.name}`: {message} (`machine.link.nic`), from memory")
         to_tile = first_tile + to[owner] * n_wavefronts + np.arange(len(tiles)) % n_wavefronts
         tiles["to_tile"] = np.where(to[owner] < 0, -1, to_tile)
         tiles["updates_expected"] = tiles["n_granules"] * stores.updates[owner]
@@ -464,6 +480,8 @@ class TableBuilder:
                 of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)
                 operation.store_ticks = max(operation.store_ticks, of_all)
             return units
+        if of.engine >= NIC:
+            return self._on_nic(of, of.engine - NIC, operation)
         engines = spec.copy_engines
         if engines is None or of.engine >= engines.number:
             has = "no copy engine" if engines is None else f"{engines.number} of them"
@@ -475,6 +493,20 @@ class TableBuilder:
         operation.max_lines, operation.l1_granules = engines.max_outstanding_lines, codes.NEVER
         bandwidth = min(engines.bandwidth, of.bandwidth or engines.bandwidth)
         operation.load_ticks = -(-spec.l2.line * self.ticks.hz // bandwidth)
+        return range(unit, unit + 1)
+
+    def _on_nic(self, of: Moves, queue_pair: int, operation: Any) -> range:
+        """Write what sends by the network interface run on, and how fast, into their operation; return their unit."""
+        spec, nic = self.machine.gpu, self.machine.link.nic
+        if nic is None or queue_pair >= nic.queue_pairs:
+            has = "no network interface (`machine.link.nic`)" if nic is None else f"{nic.queue_pairs} queue pairs"
+            raise UsageError(f"operation `{of.name}`: it is sent by queue pair {queue_pair}, and a GPU has {has}")
+        unit = spec.n_compute_units + spec.n_copy_engines + queue_pair
+        operation.first_unit, operation.end_unit, operation.priority = unit, unit + 1, of.priority
+        between = -(-nic.queue_pairs * PS_PER_S // nic.message_rate)  # each queue pair has its share of the rate
+        operation.startup_ticks = operation.slice_overhead_ticks = operation.wake_ticks = self.ticks.from_ps(between)
+        operation.max_lines, operation.l1_granules = nic.max_outstanding_lines, codes.NEVER
+        operation.load_ticks = -(-spec.l2.line * self.ticks.hz // nic.bandwidth)
         return range(unit, unit + 1)
 
     def _add_moves(self, of: Moves) -> None:
@@ -489,16 +521,21 @@ class TableBuilder:
             )
         operation.first_workgroup, operation.n_workgroups = self._n["units"], n_workgroups
         operation.first_step, operation.n_steps = self._n["steps"], len(of.steps)
-        operation.n_step_columns, operation.n_ranks, operation.shares_units = n_columns, self.program.n, of.shares_units
+        operation.n_step_columns, operation.shares_units = n_columns, of.shares_units
+        operation.n_ranks = self.program.ranks.per_node  # among which operands lie
         operation.flags_numerator, operation.flags_denominator = of.flags
         operation.buffer_places = places_for(of.flags)
-        given = of.steps.reshape(-1)
+        given, per_node = of.steps.reshape(-1), self.program.ranks.per_node
         self._check_switch(of, given)
         steps = records(state.STEP_TABLE, len(given))
         for name in set(given.dtype.names or ()) & set(steps.dtype.names or ()):
             steps[name] = given[name]
         steps["send"] = [KINDS[int(kind)] for kind in given["send"]]
         steps["distance"] %= self.program.n
+        is_away = (steps["send"] >= 0) & (steps["distance"] >= per_node)
+        if is_away.any() and (of.engine is None or of.engine < NIC):
+            message = "compute units and copy engines reach the GPUs of their own node; other nodes are for the NIC"
+            raise UsageError(f"operation `{of.name}`: {message} (`machine.link.nic`), which sends from memory")
         if operation.n_wavefronts == 0:  # goes on line by line
             steps["n_batched"] = 0
         steps["n_lines"] = -(-given["n_granules"] // self.program.line)
@@ -509,8 +546,8 @@ class TableBuilder:
         leaves = given[(given["send"] >= 0) & (given["is_multicast"] == 0)]
         count(self._sends, leaves["distance"] % self.program.n, sent_granules(leaves["n_granules"], of.flags))
         self._count_loads(of, given)
-        steps["source"] %= self.program.n
-        steps["is_remote"] = (steps["source"] != 0) | (steps["source_stride"] % self.program.n != 0)
+        steps["source"] %= per_node
+        steps["is_remote"] = (steps["source"] != 0) | (steps["source_stride"] % per_node != 0)
         self._steps.append(steps)
         self._n["units"] += n_workgroups
         self._n["steps"] += len(steps)
@@ -533,14 +570,15 @@ class TableBuilder:
     def _count_loads(self, of: Moves, given: NDArray[Any]) -> None:
         """Add the granules of the operands of steps that lie on other GPUs, or go through the switch."""
         to_all = given[(given["send"] >= 0) & (given["is_multicast"] > 0)]["n_granules"]
-        for everybody in range(self.program.n if len(to_all) else 0):
+        for everybody in range(self.program.ranks.per_node if len(to_all) else 0):
             count(self._sends, np.full(len(to_all), everybody), to_all)
         self._sums += int(given["n_granules"][given["is_reduced"] > 0].sum())
         given = given[given["is_reduced"] == 0]
         for j in range(int(given["n_operands"].max(initial=0))):
             distance = np.where(given["n_operands"] > j, given["source"] + j * given["source_stride"], 0)
-            is_there = distance % self.program.n != 0
-            count(self._loads, (distance % self.program.n)[is_there], given["n_granules"][is_there])
+            distance = distance % self.program.ranks.per_node
+            is_there = distance != 0
+            count(self._loads, distance[is_there], given["n_granules"][is_there])
             if (is_there & (given["is_received"] > 0) & (given["n_operands"] == j + 1)).any():
                 raise UsageError(f"operation `{of.name}`: data with flags between them lie on the GPU that reads them")
 

@@ -4,6 +4,8 @@ The kernel counts slots, cycles and fractions of ticks up to the end of the last
 ticks, and the account of each unit is closed at the end of the phase, which lies inside or behind that slot.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,16 +17,16 @@ from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, 
 Ticks = NDArray[np.int64]
 
 
-def units_of(machine: MachineSpec) -> dict[str, int]:
-    """Return how many units of each kind a GPU has."""
+def units_of(machine: MachineSpec, n_ports: int = 1) -> dict[str, int]:
+    """Return how many units of each kind a GPU has; those of its network interface are copy engines, too."""
     return {
         COMPUTE_UNIT: machine.gpu.n_compute_units,
-        **({COPY_ENGINE: machine.gpu.n_copy_engines} if machine.gpu.n_copy_engines else {}),
+        **({COPY_ENGINE: machine.n_engines} if machine.n_engines else {}),
         DISPATCHER: 1,
         L2_BANK: machine.gpu.l2.n_banks,
         CHANNEL: machine.memory.n_channels,
         DMA_ENGINE: 1,
-        LINK_PORT: 1,
+        LINK_PORT: n_ports,
     }
 
 
@@ -50,9 +52,9 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
         L2_BANK: bank_ticks(core, launch, total),
         CHANNEL: channel_ticks(core, total),
         DMA_ENGINE: closed(dma, until, total, int(gpu.dma.last_reason)),
-        LINK_PORT: port_ticks(core, total),
+        LINK_PORT: np.concatenate([port_ticks(core, port, total) for port in core.ports]),
     }
-    n_units = units_of(core.machine)
+    n_units = units_of(core.machine, len(core.ports))
     for unit, rows in accounts.items():
         rows[:, codes.FOR_LAUNCH] -= start * n_units[unit] // len(rows)
     return accounts
@@ -64,7 +66,7 @@ def movers(core: GpuCore) -> Ticks:
     Slots with nothing to run that the kernel has not accounted for yet are among them.
     """
     gpu, spec = core.gpu, core.machine.gpu
-    units = gpu.compute_units[: spec.n_compute_units + spec.n_copy_engines]
+    units = gpu.compute_units[: spec.n_compute_units + core.machine.n_engines]
     ticks = np.array(units["reason_ticks"])
     ticks[:, codes.NOTHING_LEFT] += idle_slots(core) * core.slot_ticks
     return ticks
@@ -76,7 +78,7 @@ def idle_slots(core: GpuCore) -> Ticks:
     A compute unit acts in every slot once a GEMM has started.
     """
     gpu, spec = core.gpu, core.machine.gpu
-    units = gpu.compute_units[: spec.n_compute_units + spec.n_copy_engines]
+    units = gpu.compute_units[: spec.n_compute_units + core.machine.n_engines]
     is_engine = np.arange(len(units)) >= spec.n_compute_units
     is_idle = (units["move_operation"] < 0) & bool(gpu.is_busy) & (is_engine | (not gpu.runs_gemms))
     return np.where(is_idle, int(gpu.n_active_slots) - units["idle_from"], 0)
@@ -132,13 +134,12 @@ def leave(core: GpuCore, accounts: Ticks, ticks: Ticks | np.int64) -> None:
     accounts[:, codes.NOTHING_LEFT] += ticks
 
 
-def port_ticks(core: GpuCore, total: int) -> Ticks:
-    """Return the account of the link port, its fractions of ticks rounded so that the sum stays what it is.
+def port_ticks(core: GpuCore, port: Any, total: int) -> Ticks:
+    """Return the account of a link port, its fractions of ticks rounded so that the sum stays what it is.
 
     After its last granule it has nothing left to do.  If others keep it from sending to the end of the program and
     beyond, that is what it did last.
     """
-    port = core.gpu.link_port
     scale = int(port.scale)
     until = core.now * scale
     scaled, since_last = np.array(port.reason_scaled)[None], np.array(port.open_scaled)

@@ -10,14 +10,10 @@ Leaves out: that senders and receivers of a channel share a compute unit; flags 
 Pinned by ``tests/collective/test_all_to_all.py``.
 """
 
-from t3sim.errors import UsageError
 from t3sim.program.kernels import program
-from t3sim.program.operations import STEP, STORE, Content, Moves, Program, table
+from t3sim.program.operations import STEP, STORE, Content, Moves, Program, Wait, table
 from t3sim.program.operator import Operator
-
-PIECES_OF_CHUNK = 4  # a piece is a step of the buffer, a ring's chunk four of them
-
-Step = dict[str, int]
+from t3sim.program.roles import PIECES_OF_CHUNK, Roles, Step, pieces_of
 
 
 def all_to_all_program(op: Operator, rank: int) -> Program:
@@ -26,8 +22,8 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
     Position d of the output comes from distance d.  Raises ``UsageError`` if the links do not lead to all GPUs.
     """
     n, c, spec = op.n, op.chunk_granules, op.machine.gpu.collective_kernel
-    if op.machine.link.topology == "ring" and n > 2:
-        raise UsageError("machine.link.topology: an all-to-all needs links between all GPUs; take `switch`")
+    if op.ranks.n_nodes > 1:
+        return rails_program(op, rank)
     line, memory = op.line, op.memory()
     data, staged, output = (memory.buffer(name, n * c) for name in ("data", "staged", "output"))
     n_parts = max(min(spec.channels, c * op.granule // spec.least_slice), 1)
@@ -38,7 +34,7 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
         for number in range(n_parts)
         for start in range(number * part, min((number + 1) * part, c), piece)
     ]
-    n_channels = min(spec.channels, n * n_parts)
+    n_channels = min(spec.channels, n * n_parts, op.machine.gpu.n_compute_units // 2)
     arrived = memory.signal("arrived", n * len(pieces))
     sends: list[list[Step]] = [[] for _ in range(n_channels)]
     receives: list[list[Step]] = [[] for _ in range(n_channels)]
@@ -64,13 +60,54 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
 
 
+def rails_program(op: Operator, rank: int) -> Program:
+    """Return the all-to-all of nodes as *rank* runs it: first in the node, to the GPU on the rail of the destination.
+
+    So each GPU sends by its own network interface what all GPUs of its node have for its rail (NCCL's PXN).  Part
+    (k, g) of the input goes k nodes and g GPUs further; of the output it comes from there.
+    """
+    n, g, c = op.ranks.n_nodes, op.ranks.per_node, op.chunk_granules
+    memory, roles, pieces = op.memory(), Roles(op, ["send", "copy"]), pieces_of(op, op.chunk_granules)
+    data, output = (memory.buffer(name, op.n * c) for name in ("data", "output"))
+    staged = memory.buffer("for the rail", op.n * c)
+    local = memory.signal("parts of the node")
+    come, far = (memory.signal(name, len(pieces) * g) for name in ("parts for the rail", "parts of other nodes"))
+    turn = 0
+    for i, start, length in pieces:
+        for gpu in range(g):
+            for k in range(n):
+                step = {"n_granules": length, "n_operands": 1, "operand": data.first + (gpu * n + k) * c + start}
+                back = -gpu % g
+                there = (output if k == 0 else staged).first + (back * n + k) * c + start
+                if gpu:
+                    post = local[0] if k == 0 else come[i * g + back]
+                    to = {"send": STORE, "distance": gpu, "destination": there, "post_signal": post}
+                    roles.add("send", turn, step | to)
+                elif k == 0:
+                    roles.add("copy", i, step | {"kept_at": there})
+                turn += gpu > 0
+    for i, start, length in pieces:
+        for gpu in range(g):
+            for k in range(1, n):
+                given = (staged if gpu else data).first + (gpu * n + k) * c + start
+                after = {"wait_signal": come[i * g + gpu], "wait_at_least": (n - 1) * length} if gpu else {}
+                roles.send_message({
+                    "n_granules": length, "operand": given, "distance": k * g, "post_signal": far[i * g + gpu],
+                    "destination": output.first + (gpu * n + n - k) * c + start, **after,
+                })  # fmt: skip
+    waits = [Wait(far[i * g + gpu], (n - 1) * length) for i, _, length in pieces for gpu in range(g)]
+    every = [(gpu, k) for gpu in range(g) for k in range(n)]
+    inputs = tuple(Content(data.first + (gpu * n + k) * c, c, k * g + gpu, of=0) for gpu, k in every)
+    outputs = tuple(Content(output.first + (gpu * n + k) * c, c, 0, of=k * g + gpu) for gpu, k in every)
+    operations = roles.operations([Wait(local[0], (g - 1) * c), *waits] if g > 1 else waits)
+    return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
+
+
 def _role(op: Operator, name: str, number: int, columns: list[list[Step]]) -> Moves:
     """Return the kernel of senders or of receivers: a column for each channel."""
     n, longest, spec = len(columns), max(map(len, columns)), op.machine.gpu.collective_kernel
     rows = [column[i] if i < len(column) else {} for i in range(longest) for column in columns]
     units = (number * n, (number + 1) * n)
-    if units[1] > op.machine.gpu.n_compute_units:
-        raise UsageError(f"machine.gpu.collective_kernel.channels: 2 x {n} are more than the compute units of the GPU")
     return Moves(
         name=name, steps=table(STEP, rows).reshape(-1, n), n_workgroups=n, units=units, stream=number,
         startup=spec.launch if spec.exchange_launch is None else spec.exchange_launch, wake=spec.slice_overhead,

@@ -15,7 +15,7 @@ Pinned by ``tests/collective/test_direct.py``.
 from itertools import zip_longest
 
 from t3sim.collective.direct import THREAD_BYTES, DirectKernel
-from t3sim.program.kernels import program, refuse_without_multicast
+from t3sim.program.kernels import program, refuse_several_nodes, refuse_without_multicast
 from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, table
 from t3sim.program.operator import Operator
 
@@ -74,6 +74,7 @@ def direct_program(op: Operator, rank: int, kernel: DirectKernel) -> Program:
 
     Chunk p of a rank's memory is chunk (rank + p) mod n of the array, as in rings; in libraries it is chunk p.
     """
+    refuse_several_nodes(op, kernel.form)
     memory, n, c = op.memory(), op.n, op.chunk_granules
     n_workgroups = kernel.n_workgroups(n * c * op.granule, n)
     if kernel.form == "multimem":

@@ -244,15 +244,26 @@ def refuse_without_engines(op: Operator, strategy: str) -> None:
         raise UsageError(f"{strategy}: this machine has no copy engines (`gpu.copy_engines`)")
 
 
+def refuse_several_nodes(op: Operator, name: str) -> None:
+    """Raise ``UsageError``, naming the collective *name*, if its GPUs are on several nodes."""
+    if op.ranks.n_nodes > 1:
+        where = f"{op.n} GPUs are on {op.ranks.n_nodes} nodes (`machine.link.gpus_per_node`)"
+        raise UsageError(f"workload.collective.algorithm: {name} is for the GPUs of one node, and {where}")
+
+
 def refuse_without_multicast(op: Operator, name: str) -> None:
     """Raise ``UsageError``, naming the collective *name*, unless a switch of the machine has multicast."""
+    refuse_several_nodes(op, name)
     if op.machine.link.multicast is None:
         raise UsageError(f"machine.link.multicast: {name} needs multicast and reduction in the switch; there are none")
 
 
 def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:
     """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
-    return Program(rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals), **meaning)
+    return Program(
+        rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals),
+        per_node=op.machine.link.gpus_per_node, **meaning,
+    )  # fmt: skip
 
 
 def in_lines(op: Operator, n_granules: int) -> int:

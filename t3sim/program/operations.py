@@ -4,8 +4,9 @@ A program is a list of operations in the order in which the host of the rank iss
 an operation starts when the one before it in its stream has ended, all its waits hold, and its launch is over.
 
 **Places.**  An address is a number of a granule (one DRAM access).  Every GPU has the same buffers at the same
-addresses.  Another GPU is named by its *distance* d: GPU (rank + d) mod n; 0 is the GPU itself.  A program is best
-written in its rank's own frame: chunk p of an array is chunk (rank + p) mod n of all of it.  Then the programs of all
+addresses.  Another GPU is named by its *distance* d: GPU (rank + d) mod n; 0 is the GPU itself (with several nodes see
+``collective.ranks``).  A program is best written in its rank's own frame: chunk p of an array is chunk (rank + p) mod n
+of all of it, what *distance* p means.  Then the programs of all
 ranks are equal, and one GPU may represent all (``compare.difference``).
 
 **Signals** are counters in a GPU's memory, zero at first.  They are posted (an amount is added) and waited for (at
@@ -28,10 +29,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.collective.ranks import Ranks
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_parts
 
 Ints = NDArray[np.int64]
 NONE = -1
+NIC = 64  # engine: the first queue pair of the network interface; copy engines come before it
 
 # How a result is stored.
 CACHED, STORE, UPDATE = range(3)  # through the own L2; past it; added to what is there, near the memory
@@ -119,7 +122,7 @@ class Post:
 
 @dataclass(frozen=True)
 class Content:
-    """What a range of granules holds: chunk ``(rank + chunk) mod n`` from granule ``offset`` of it on.
+    """What a range of granules holds: the chunk at distance ``chunk`` of the rank, from granule ``offset`` of it on.
 
     ``of`` is the distance of the rank whose contribution it is; None: the sum over all ranks.
     """
@@ -329,7 +332,7 @@ class Moves(OnComputeUnits):
     startup: int = 0  # of a workgroup on its compute unit
     step_overhead: int = 0  # of a workgroup, from its last store of a step to the next step
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
-    engine: int | None = None  # copy engine that it runs on; None: on compute units
+    engine: int | None = None  # copy engine that it runs on, from NIC on queue pair; None: on compute units
     shares_units: bool = False  # its workgroups run as warps beside those of GEMMs; else each has a unit for itself
     lds: int = 0  # bytes of the LDS that a workgroup takes
     bandwidth: int | None = None  # bytes of results a second that its code makes; None: as its units, or engine, can
@@ -402,6 +405,12 @@ class Program:
     inputs: tuple[Content | Rows, ...] = ()
     outputs: tuple[Content | Tiles | Rows, ...] = ()
     background: tuple[int, ...] = ()  # streams
+    per_node: int | None = None  # GPUs of a node; None: all ranks are on one
+
+    @property
+    def ranks(self) -> Ranks:
+        """Return the ranks, and what distances between them mean."""
+        return Ranks.of(self.n, self.per_node)
 
     @property
     def n_signals(self) -> int:
@@ -420,7 +429,7 @@ class Program:
             if isinstance(one, Moves):
                 steps = one.steps.reshape(-1)
                 to_all = steps[steps["is_multicast"] > 0]
-                for d in range(1, self.n if len(to_all) else 1):
+                for d in range(1, self.ranks.per_node if len(to_all) else 1):
                     first = to_all["destination"] - d * to_all["spread"]
                     stored.append(np.stack([first, first + to_all["n_granules"]]))
                 for name, is_meant in (("kept_at", steps["kept_at"] != NONE), ("destination", steps["send"] != NONE)):

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from t3sim.collective.direct import NCCL
+from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import chunk_bytes_of
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, OperatorKind
 from t3sim.config.machine import MachineSpec
@@ -17,7 +18,7 @@ from t3sim.program.operations import Ints, Memory
 from t3sim.workload.kernel_choice import tiling_of, without_split
 from t3sim.workload.tiling import TileTrace, cut_at_owners, make_tile_trace, moved_bytes
 
-Collective = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all"]
+Collective = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "send-receive", "broadcast"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,11 @@ class Operator:
     def granule(self) -> int:
         """Return bytes of a DRAM access."""
         return self.machine.memory.access
+
+    @property
+    def ranks(self) -> Ranks:
+        """Return the GPUs, and what distances between them mean."""
+        return Ranks.of(self.n, self.machine.link.gpus_per_node)
 
     @property
     def line(self) -> int:

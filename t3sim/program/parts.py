@@ -4,14 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from t3sim.collective.choice import ring_schedule
-from t3sim.collective.direct import NVLS, RING, kernel_of
+from t3sim.collective.choice import ring_schedule, way_of
+from t3sim.collective.direct import LEVELS, NVLS, RING, kernel_of
 from t3sim.collective.nvls import takes_switch
 from t3sim.collective.schedule import CollectiveSchedule, Op, ring_reduce_scatter
 from t3sim.program.all_to_all import all_to_all_program
 from t3sim.program.direct import direct_program
 from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
+from t3sim.program.levels import levels_program
 from t3sim.program.nvls import nvls_program
+from t3sim.program.one_way import broadcast_program, send_receive_program
 from t3sim.program.operations import Content, Memory, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Part, Plan, in_order
@@ -95,6 +97,8 @@ def all_gather_part(op: Operator, *, n_compute_units: int | None = None) -> Part
 
 def _chosen(op: Operator, collective: Op, n_compute_units: int | None) -> Part | None:
     """Return *collective* alone as the machine runs it."""
+    if way_of(op.machine, op.n) != "ring" and op.algorithm != RING and n_compute_units is None:
+        return levels_part(op, collective)
     schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
     return ring_part(op, collective, schedule, collective, n_compute_units)
 
@@ -177,6 +181,13 @@ def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_un
     collective, n_units = op.collective, n_compute_units
     if collective == "all-to-all":
         return Plan(in_order(Part.of("all_to_all", collective, lambda rank: all_to_all_program(op, rank), op.n)))
+    if collective == "send-receive":
+        return Plan(in_order(Part.of("send_receive", collective, lambda rank: send_receive_program(op, rank), op.n)))
+    if collective == "broadcast":
+        return Plan(in_order(Part.of("broadcast", collective, lambda rank: broadcast_program(op, rank), op.n)))
+    if op.algorithm in LEVELS:
+        assert collective is not None
+        return Plan(in_order(levels_part(op, collective)))
     if op.algorithm == NVLS:
         assert collective is not None
         return Plan(in_order(nvls_part(op, collective)))
@@ -199,6 +210,8 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
         name = f"all-reduce, {kernel.form}"
         return (Part.of("all_reduce", name, lambda rank: direct_program(op, rank, kernel), op.n),)
     is_free = algorithm not in {RING, NVLS} and n_compute_units is None
+    if algorithm in LEVELS or (is_free and way_of(op.machine, op.n) != "ring"):
+        return (levels_part(op, "all-reduce"),)
     if algorithm == NVLS or (is_free and takes_switch(op.machine, "all-reduce", op.n, size)):
         return (nvls_part(op, "all-reduce"),)
     if op.machine.gpu.collective_kernel.kind == "channels":
@@ -206,6 +219,14 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
     return (
         reduce_scatter_part(op, n_compute_units=n_compute_units), all_gather_part(op, n_compute_units=n_compute_units)
     )  # fmt: skip
+
+
+def levels_part(op: Operator, collective: Op) -> Part | None:
+    """Return *collective* alone, direct or hierarchical; None on one GPU."""
+    if op.n == 1:
+        return None
+    name = f"{collective}, {'direct' if op.ranks.n_nodes == 1 else 'hierarchical'}"
+    return Part.of(collective.replace("-", "_"), name, lambda rank: levels_program(op, rank, collective), op.n)
 
 
 def nvls_part(op: Operator, collective: Op) -> Part | None:

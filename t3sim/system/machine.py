@@ -17,9 +17,9 @@ from t3sim.checks.claims import Claim, refuse
 from t3sim.checks.invariants import arrival_claims, check_invariants
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
+from t3sim.fabric.interface import check_reach, fabric_of, ranks_of
 from t3sim.fabric.link import Link, Transform, heard_by, n_granules_of
 from t3sim.fabric.mirror import ChunkShift
-from t3sim.fabric.topology import TOPOLOGIES, check_reach
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import LOOK_EVERY, Device
@@ -43,7 +43,8 @@ class Machine:
     def __init__(self, cores: Sequence[GpuCore], quantum: int, n_gpus: int) -> None:
         """*n_gpus* is how many GPUs there are; one core may represent all."""
         self.n_gpus = n_gpus
-        self.topology = TOPOLOGIES[cores[0].machine.link.topology]
+        link = cores[0].machine.link
+        self.fabric, self.ranks = fabric_of(link, n_gpus), ranks_of(link, n_gpus)
         self.env = WatchedEnvironment(initial_time=0)
         self.cores = list(cores)
         self.devices = [Device(self.env, f"gpu[{d}]", core, quantum) for d, core in enumerate(cores)]
@@ -54,30 +55,32 @@ class Machine:
     def connect(self, d: int, transform: Transform | None = None) -> None:
         """Let GPU *d* send to others; *transform* turns what is sent into what is received."""
         core = self.cores[d]
-        core.wire_to(self.n_gpus, core.ticks.from_ps(core.machine.link.latency))
+        core.wire_to(self.ranks, self.fabric.ports(core.machine.link, self.n_gpus, d))
         self.links[d] = Link(f"link[{d}]", core.wire, partial(self._distribute, d), transform)
         self.devices[d].egress = self.links[d].send
-        if self.topology.has_ingress_port and not core.gpu.ingress_port.is_there:
+        if self.fabric.has_credits and not core.gpu.ingress_port.is_there:
             others = [self.cores[self.receiver(d, distance)] for distance in range(self.n_gpus)]
-            core.put_behind_switch([int(other.gpu.ingress_port.buffer_granules) for other in others])
+            core.give_room([int(other.gpu.ingress_port.buffer_granules) for other in others])
 
     def receiver(self, d: int, distance: int) -> int:
         """Return the number of the core that stands for the GPU at *distance* of GPU *d*."""
-        return (d + distance) % self.n_gpus % len(self.cores)
+        return int(self.ranks.at(d, distance)) % len(self.cores)
 
     def _distribute(self, d: int, messages: NDArray[Any]) -> None:
         """Hand what GPU *d* has sent over to the GPUs that it is for: *messages* have the distance back to *d*."""
         distances = messages["distance"]
         if len(self.cores) == 1:
             n_to_all = np.count_nonzero((distances == EVERY) & (messages["kind"] < SIGNAL))
-            self._hand(d, 0, messages, int(n_to_all) * (self.n_gpus - 1))
+            self._hand(d, 0, messages, int(n_to_all) * (self.ranks.per_node - 1))
             return
         is_for_one = bool((distances == distances[0]).all()) and distances[0] != EVERY
-        every = range(self.n_gpus) if (distances == EVERY).any() else np.unique(distances).tolist()
+        every = np.unique(distances).tolist()
+        if (distances == EVERY).any():
+            every = sorted({*every, *range(self.ranks.per_node)} - {EVERY})
         for distance in [int(distances[0])] if is_for_one else every:
-            part = messages if is_for_one else heard_by(messages, distance, self.n_gpus)
+            part = messages if is_for_one else heard_by(messages, distance, self.ranks)
             if len(part):
-                self._hand(d, self.receiver(d, -distance), part)
+                self._hand(d, self.receiver(d, self.ranks.back(distance)), part)
 
     def _hand(self, d: int, receiver: int, messages: NDArray[Any], n_more: int = 0) -> None:
         """Hand *messages* of GPU *d* to *receiver*, to which they are *n_more* granules more."""
@@ -88,8 +91,8 @@ class Machine:
     def delivered_to(self, d: int) -> int:
         """Return how many granules have been handed over to GPU *d*, sums included."""
         if self.cores[d].hears_itself:
-            return self.links[d].n_delivered + self.links[d].n_contributions // self.n_gpus
-        return self.n_delivered[d] + self.n_contributed[d] // self.n_gpus
+            return self.links[d].n_delivered + self.links[d].n_contributions // self.ranks.per_node
+        return self.n_delivered[d] + self.n_contributed[d] // self.ranks.per_node
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses
         """Give messages of GPU *sender* to *receiver*."""
@@ -115,7 +118,7 @@ class Machine:
             for distance, n_granules in core.tables.sends.items():
                 self.cores[self.receiver(d, distance)].gpu.expected_inbound += n_granules
             core.gpu.expected_inbound += core.tables.sums
-            for distance in range(self.n_gpus if core.tables.sums else 0):
+            for distance in range(self.ranks.per_node if core.tables.sums else 0):
                 self.cores[self.receiver(d, distance)].gpu.expected_loads += core.tables.sums
             for distance, n_granules in core.tables.loads.items():
                 self.cores[self.receiver(d, distance)].gpu.expected_loads += n_granules
@@ -134,8 +137,8 @@ class Machine:
 
         Raises ``ModelError`` when the machine hangs or ends with something left inside.
         """
-        for core in self.cores if self.links else ():
-            check_reach(core.machine.link.topology, core.tables.reached(self.n_gpus), self.n_gpus)
+        for d, core in enumerate(self.cores) if self.links else ():
+            check_reach(core.machine.link, core.tables.reached(self.ranks), self.n_gpus, d)
         process = self.env.process(steps)
         try:
             with watched_policy(self.cores):
@@ -155,12 +158,12 @@ class Machine:
 
     def check_links(self) -> None:
         """Raise ``ModelError`` unless every GPU got all that others put on the wire for it (C4)."""
-        sums = sum(link.n_contributions for link in self.links.values()) // self.n_gpus
+        sums = sum(link.n_contributions for link in self.links.values()) // self.ranks.per_node
         delivered = sum(link.n_delivered for link in self.links.values()) + sums
         handed_over = sum(map(self.delivered_to, range(len(self.cores))))
         claims = [Claim("C4", "links", "granules delivered, against handed over", delivered, handed_over)]
         for d, link in self.links.items():
-            sent = int(self.cores[d].gpu.link_port.n_sent)
+            sent = sum(int(port.n_sent) for port in self.cores[d].ports)
             claims.append(Claim("C4", link.name, "granules put on the wire, against carried", sent, link.n_granules))
         for d, core in enumerate(self.cores) if self.links else ():
             claims += arrival_claims(self.devices[d].name, core, self.delivered_to(d))
@@ -168,12 +171,13 @@ class Machine:
 
     def senders_to(self, d: int) -> list[int]:
         """Return the numbers of the cores from which GPU *d* can hear."""
-        distances = self.topology.distances(self.n_gpus)
-        return list(dict.fromkeys(self.receiver(d, -distance) for distance in distances if self.links))
+        every = range(len(self.cores)) if self.links else ()
+        ports = {sender: self.fabric.reached(self.cores[sender].machine.link, self.n_gpus, sender) for sender in every}
+        return [sender for sender, reached in ports.items() if any(self.receiver(sender, one) == d for one in reached)]
 
 
 class MirroredMachine(Machine):
-    """One GPU of a homogeneous ring, receiving what it sends."""
+    """One of GPUs that are alike, receiving what it sends."""
 
     def __init__(
         self,
@@ -215,8 +219,7 @@ class MirroredMachine(Machine):
 
 def sent_at(core: GpuCore) -> int:
     """Return the tick at which the link of a drained GPU had carried all that it sent."""
-    port = core.gpu.link_port
-    return -(-int(port.free_at_scaled) // int(port.scale))
+    return max(-(-int(port.free_at_scaled) // int(port.scale)) for port in core.ports)
 
 
 def shift_of(core: GpuCore, gemm: Gemm) -> ChunkShift | None:
@@ -240,7 +243,8 @@ def check_drained(core: GpuCore, name: str) -> None:
 
 def quantum_of(core: GpuCore, quantum_ps: int | None) -> tuple[int, int]:
     """Return quantum and link latency in ticks; the quantum is at most the latency, and at least a slot."""
-    latency = core.ticks.from_ps(core.machine.link.latency)
+    link = core.machine.link
+    latency = core.ticks.from_ps(link.latency if link.nic is None else min(link.latency, link.nic.latency))
     asked = LONGEST_QUANTUM_PS if quantum_ps is None else min(quantum_ps, LONGEST_QUANTUM_PS)
     quantum = min(core.ticks.from_ps(asked), latency)
     if quantum < core.slot_ticks:
@@ -263,7 +267,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
     """Return what is still inside a GPU, by place; empty when it has drained."""
     gpu = core.gpu
     channels = gpu.channels
-    l2, port = gpu.l2, gpu.link_port
+    l2 = gpu.l2
     n_banks = int(l2.n_banks)
     units, moved = gpu.compute_units, gpu.move_workgroups[: core.used.n_compute_units]
     inside = {
@@ -275,7 +279,9 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "tiles not triggered": int(gpu.n_tiles_open),
         "DMA commands": int(gpu.dma.n_commands - gpu.dma.n_commands_done),
         "DMA reads in flight": int(gpu.dma.reads_in_flight),
-        "granules in the link port": len(core.unsent_stores()) + int(port.dma_tail - port.dma_head),
+        "granules in the link ports": sum(
+            len(core.unsent_stores(port)) + int(port.dma_tail - port.dma_head) for port in core.ports
+        ),
         "messages in the inbox": int(gpu.inbox_tail - gpu.inbox_head),
         "messages queued at the ingress port": int((core.peers["data_tail"] - core.peers["data_head"]).sum()),
         "sums of the switch": int(gpu.ingress_port.n_summing),

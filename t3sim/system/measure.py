@@ -47,7 +47,7 @@ def counters_of(core: GpuCore) -> dict[str, Any]:
         "comm_write_bytes": bytes_of(codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.COLLECTIVE_WRITE),
         "incoming_bytes": bytes_of(codes.INCOMING_WRITE, codes.INCOMING_UPDATE),
         "update_bytes": bytes_of(codes.LOCAL_UPDATE, codes.INCOMING_UPDATE),
-        "link_bytes": int(gpu.link_port.n_sent) * granule,
+        "link_bytes": sum(int(port.n_sent) for port in core.ports) * granule,
         "mem_requests": int(requests.sum()),
         "column_commands": n_columns,
         "activates": int(commands[codes.ACT]),
@@ -102,7 +102,7 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
     """
     if not _jit.IS_COUNTING:
         return ()
-    n_units = units_of(core.machine)
+    n_units = units_of(core.machine, len(core.ports))
     return tuple(
         Wait(name, unit, n_units[unit], reason, ticks)
         for unit, accounts in time_accounts(core, end, start).items()

@@ -217,7 +217,12 @@ def all_sent_at(core: GpuCore) -> int:
 
     All of them are in the buffer: the kernel has ended.
     """
-    port, waiting = core.gpu.link_port, core.unsent_stores()
+    return max(sent_at_port(core, port) for port in core.ports)
+
+
+def sent_at_port(core: GpuCore, port: Any) -> int:
+    """Return the same for one of its ports."""
+    waiting = core.unsent_stores(port)
     if not len(waiting):
         return 0
     costs = int(port.payload_cost) + int(port.header_cost) // waiting["packet"].astype(np.int64)

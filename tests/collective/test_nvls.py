@@ -83,7 +83,7 @@ def test_traffic_of_an_all_reduce(n: int, h200: MachineSpec) -> None:
     operator = Operator(h200, n, None, "all-reduce", size)
     core = ran(h200, nvls_program(operator, 0, "all-reduce"), n).core
     granules, flags = size // operator.granule, (n - 1) * len(core.tables.signals) // 2
-    assert int(core.gpu.link_port.n_sent) - (granules + granules // n) in range(flags + 1)
+    assert int(core.gpu.ports[0].n_sent) - (granules + granules // n) in range(flags + 1)
     assert int(core.gpu.n_inbound) - (granules + granules // n) in range(flags + 1)
     assert int(core.gpu.n_fetched) == granules // n  # sums
     assert int(core.gpu.n_loads) == granules  # contributions

@@ -81,7 +81,7 @@ def lower_watermark(gpu: Any) -> None:
 
 
 def send_no_headers(gpu: Any) -> None:
-    gpu.link_port.header_cost = 0
+    gpu.ports[0].header_cost = 0
 
 
 def store_no_headers(gpu: Any) -> None:
@@ -179,7 +179,7 @@ MUTANTS = {
         in_record(cross_for_nothing), "t3-tiny ring t3 partitions", "sequential on a small h200"
     ),
     "ingress credit too many": Mutant(
-        partial(behind, "put_behind_switch", one_credit_more), "t3-tiny switch flux-push naive", None
+        partial(behind, "give_room", one_credit_more), "t3-tiny switch flux-push naive", None
     ),
     "signal one early": Mutant(in_tables(signal_is_early), "h200 switch ag-gemm flux-ag", "flux-ag on a small h200"),
     "pull before the data are made": Mutant(

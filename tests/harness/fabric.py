@@ -67,7 +67,7 @@ def link_waits(core: GpuCore) -> int:
 
 def granule_ticks(core: GpuCore) -> float:
     """Return what a granule takes on the wire."""
-    return float(core.gpu.link_port.granule_cost / core.gpu.link_port.scale)
+    return float(core.gpu.ports[0].granule_cost / core.gpu.ports[0].scale)
 
 
 def served(core: GpuCore) -> Any:

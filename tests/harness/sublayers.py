@@ -137,7 +137,7 @@ def used_parts(core: GpuCore) -> list[Any]:
     """Return the record of a GPU in parts that a larger layout leaves alone: units, channels and CUs that exist."""
     gpu = core.gpu
     units = gpu.compute_units[: core.machine.gpu.n_compute_units]
-    return [gpu.l2, gpu.tracker, gpu.dma, gpu.link_port, *gpu.channels[: core.machine.memory.n_channels], *units]
+    return [gpu.l2, gpu.tracker, gpu.dma, gpu.ports[0], *gpu.channels[: core.machine.memory.n_channels], *units]
 
 
 def digest_of(run: RunSpec, trace: TileTrace | None = None) -> str:

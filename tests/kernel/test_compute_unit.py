@@ -300,7 +300,7 @@ def test_local_output_is_written_to_dram_once(route: str, is_update: bool, kind:
     core, requests = stored(route, is_update)
     written = {k: int(requests[k]) for k in range(codes.N_KINDS) if k & codes.WRITE_BIT and requests[k]}
     assert written == {kind: OUTPUT_GRANULES}
-    assert core.gpu.link_port.n_sent == 0
+    assert core.gpu.ports[0].n_sent == 0
     assert core.gpu.tracker.n_triggered == (0 if route == "cached" else 6)  # wavefront tiles of 2 + 2 + 1 + 1
 
 

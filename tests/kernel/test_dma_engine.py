@@ -66,7 +66,7 @@ class Bench:
             assert (channel, place) == (int(channel_of(gpu, address)), int(place_of(gpu, address, DMA_READ)))
             self.reads.append((tile, granule))
         self.tags += [tag for _, _, tag, _ in taken]
-        self.peak_ahead = max(self.peak_ahead, int(dma_queued(gpu.link_port)))
+        self.peak_ahead = max(self.peak_ahead, int(dma_queued(gpu)))
         return len(taken)
 
     def answer(self, n: int, rng: Any = None) -> None:
@@ -77,7 +77,7 @@ class Bench:
 
     def send(self) -> list[tuple[int, int, int]]:
         """The link takes what it can; return (kind, tile, granule) of what has left."""
-        transmit(self.gpu, self.core.peers, self.core.store_queue, self.tables.dma_queue, self.core.outbox, self.now)
+        transmit(self.gpu, 0, self.core.peers, self.core.store_queue, self.tables.dma_queue, self.core.outbox, self.now)
         sent = self.core.take_outbox()
         return [(int(m["kind"]), int(m["tile"]), int(m["granule"])) for m in sent]
 
@@ -137,7 +137,7 @@ def test_every_granule_is_read_and_sent_once(tiles_per_block: int, m: int, n: in
     rng = random.Random(1)
     waiting, sent = list(bench.sent_tiles), []
     rng.shuffle(waiting)
-    while waiting or bench.dma.n_commands_done < bench.dma.n_commands or dma_queued(bench.gpu.link_port):
+    while waiting or bench.dma.n_commands_done < bench.dma.n_commands or dma_queued(bench.gpu):
         if waiting and rng.random() < 0.2:
             bench.trigger([waiting.pop() for _ in range(min(3, len(waiting)))])
         bench.issue()
@@ -189,7 +189,7 @@ def test_reads_are_issued_at_the_stated_rate(bytes_per_cycle: int) -> None:
         if bench.dma.n_taken == bench.dma.n_ready:
             break
         bench.answer(1000)
-        bench.gpu.link_port.dma_head = bench.gpu.link_port.dma_tail  # a link that is never in the way
+        bench.gpu.ports[0].dma_head = bench.gpu.ports[0].dma_tail  # a link that is never in the way
     per_slot = bytes_per_cycle * 8 / 64
     assert abs(sum(counts) - per_slot * len(counts)) <= per_slot + 1
     assert max(counts) <= per_slot + 1

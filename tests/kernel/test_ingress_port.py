@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from t3sim.gpu.core import GpuCore
+from t3sim.collective.ranks import Ranks
+from t3sim.gpu.core import GpuCore, Wires
 from t3sim.gpu.units.codes import CREDIT, INCOMING_WRITE, SIGNAL
 from t3sim.gpu.units.link.ingress_port import return_credits, serve_arrivals, take_credits
 from t3sim.gpu.units.state import MESSAGE
@@ -18,7 +19,8 @@ RATES = ["8 GB/s", "75 GB/s", "150 GB/s", "361 GB/s", "7123 MB/s"]
 
 def behind_switch(changes: str = "bandwidth: 8 GB/s", n: int = 4) -> GpuCore:
     core = core_of(f"link: {{topology: switch, ingress_buffer: 64 KiB, {changes}}}")
-    core.put_behind_switch([8] * n)
+    core.wire_to(Ranks.of(n), [Wires(tuple(range(1, n)), core.machine.link.latency)])
+    core.give_room([8] * n)
     return core
 
 
@@ -37,7 +39,7 @@ def arrive(core: GpuCore, distance: int, times: list[int], **columns: Any) -> No
 def test_one_sender_at_the_rate_of_the_wire_passes_at_once(rate: str) -> None:
     """Does each granule come out when it came in, to the tick, with gaps and without, however its time is rounded?"""
     core = behind_switch(f"bandwidth: {rate}")
-    port, rng = core.gpu.link_port, random.Random(1)
+    port, rng = core.gpu.ports[0], random.Random(1)
     free, times = 0, []
     for _ in range(3000):
         free = max(free, rng.choice([0, 0, 0, free + rng.randrange(500)])) + int(port.granule_cost)

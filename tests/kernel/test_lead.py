@@ -18,7 +18,7 @@ def test_lead_is_what_has_ended_and_is_not_sent() -> None:
     is_sent = np.arange(32) < 24  # the last of four chunks stays
     leads = []
     for _ in range(N_SLOTS):
-        sent, before = int(gpu.link_port.n_sent), channels["lead"].copy()
+        sent, before = int(gpu.ports[0].n_sent), channels["lead"].copy()
         core.advance(core.now + core.slot_ticks)
         ended = int((is_sent & (workgroups["end_at"] >= 0)).sum())
         expected = (ended * TILE_GRANULES - sent) * 100 // (16 * TILE_GRANULES)

@@ -54,7 +54,7 @@ class Port:
 
     def __init__(self, changes: str = "", n_dma: int = 4096, n_outbox: int = 4096) -> None:
         self.core = core_of(changes)
-        self.gpu, self.port = self.core.gpu, self.core.gpu.link_port
+        self.gpu, self.port = self.core.gpu, self.core.gpu.ports[0]
         self.dma_queue = messages_of(MESSAGE, np.zeros(n_dma, np.int64))
         self.outbox = messages_of(MESSAGE, np.zeros(n_outbox, np.int64))
 

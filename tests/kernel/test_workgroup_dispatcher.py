@@ -129,7 +129,7 @@ def test_a_remote_workgroup_is_under_way_until_its_stores_are_on_the_wire() -> N
     core = small_tracker()
     dispatch(core)
     send(core, 0)
-    port = core.gpu.link_port
+    port = core.gpu.ports[0]
     core.tables.workgroups[0].sent_mark = port.store_tail = 5
     port.store_head = 4
     dispatch(core)

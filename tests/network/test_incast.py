@@ -71,7 +71,7 @@ def test_the_stores_of_senders_wait_for_the_receiver() -> None:
     """Do compute units of the senders wait for their link, the longer the more senders there are?"""
     waits = {k: [link_waits(core) for core in finished(k).cores[1:]] for k in (1, 2, 3, 7)}
     assert all(min(waits[b]) > 1.4 * max(waits[a]) for a, b in ((1, 2), (2, 3), (3, 7)))
-    port = finished(7).cores[1].gpu.link_port
+    port = finished(7).cores[1].gpu.ports[0]
     assert port.idle_scaled > 3 * port.busy_scaled, (
         "but for what fits into the buffer, its wire is idle 6/7 of the time"
     )

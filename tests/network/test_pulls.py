@@ -56,7 +56,7 @@ def test_what_is_loaded_goes_over_the_wire_once() -> None:
     latency = reader.ticks.from_ps(reader.machine.link.latency)
     assert wire(ring, EACH) + 2 * latency <= time_of(ring, 0) <= 1.15 * wire(ring, EACH) + 4 * latency
     assert (int(reader.gpu.n_fetched), int(source.gpu.n_loads)) == (EACH, EACH)
-    assert int(source.gpu.link_port.n_sent) == EACH
+    assert int(source.gpu.ports[0].n_sent) == EACH
     assert int(source.gpu.channels["n_enqueued"][:, :, codes.REMOTE_READ].sum()) == EACH
 
 
@@ -94,8 +94,8 @@ def test_requests_take_room_on_the_wire() -> None:
     alone, asking = cluster([send, pulling([])], headers), cluster([both, pulling([])], headers)
     alone.run()
     asking.run()
-    port = asking.cores[0].gpu.link_port
-    more = int(port.busy_scaled) - int(alone.cores[0].gpu.link_port.busy_scaled)
+    port = asking.cores[0].gpu.ports[0]
+    more = int(port.busy_scaled) - int(alone.cores[0].gpu.ports[0].busy_scaled)
     assert int(asking.cores[0].gpu.n_asked) == EACH // 2
     assert more * 64 == EACH // 2 * 16 * int(port.payload_cost)  # 16 B take a quarter of what a granule of 64 B does
 

@@ -102,7 +102,7 @@ def departures_of(one: Observed) -> NDArray[np.int64]:
 @pytest.mark.parametrize("name", RUNS)
 def test_b2_the_link_carries_no_more_than_its_rate(name: str) -> None:
     for one, _ in observed(name):
-        port = one.core.gpu.link_port
+        port = one.core.gpu.ports[0]
         departures = departures_of(one)
         assert len(departures) == port.n_sent
         check_link_rate(departures, int(port.granule_cost), int(port.scale))
@@ -173,13 +173,13 @@ TOLERANCE = {0.5: 0.012, 0.7: 0.022, 0.9: 0.05, 0.95: 0.116}
 def waits(arrivals: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ticks each granule waits for the wire, by the real port."""
     core = core_of("link: {bandwidth: 448 MB/s}")
-    port = core.gpu.link_port
+    port = core.gpu.ports[0]
     assert int(port.granule_cost) == SERVICE * int(port.scale)
     n = len(arrivals)
     queue = messages_of(MESSAGE, arrivals)
     outbox = messages_of(MESSAGE, np.zeros(n, np.int64))
     port.dma_tail = n
-    transmit(core.gpu, core.peers, core.store_queue, queue, outbox, NEVER >> 8)
+    transmit(core.gpu, 0, core.peers, core.store_queue, queue, outbox, NEVER >> 8)
     assert core.gpu.n_outbox == n
     return np.asarray(outbox["at"] - arrivals - SERVICE)
 
@@ -211,9 +211,9 @@ def m_d_1_k_loss(rho: float, k: int) -> float:
 def share_lost(rho: float, buffer_bytes: int, n: int) -> float:
     """Share of stores that find the port's buffer full, if they go away instead of waiting."""
     core = core_of(f"link: {{bandwidth: 448 MB/s, egress_buffer: {buffer_bytes} B}}")
-    port, n_lost = core.gpu.link_port, 0
+    port, n_lost = core.gpu.ports[0], 0
     for i, at in enumerate(poisson(rho, n, seed=4).tolist()):
-        transmit(core.gpu, core.peers, core.store_queue, core.tables.dma_queue, core.outbox, at)
+        transmit(core.gpu, 0, core.peers, core.store_queue, core.tables.dma_queue, core.outbox, at)
         core.gpu.n_outbox = 0
         if has_buffer_room(port, 1):
             buffer_store(core.gpu, core.store_queue, INCOMING_WRITE, -1, 0, i, -1, 64, at)

@@ -109,7 +109,7 @@ def test_a_collective_over_a_slow_link_waits_for_the_link(n_devices: int) -> Non
     changes = "gpu: {n_compute_units: 1}, link: {bandwidth: 1 GB/s, latency: 500 ns, egress_buffer: 2 KiB}"
     loaded = all_gather(changes, n_devices, chunk)
     total, found = waits(loaded)
-    port, unit = loaded.core.gpu.link_port, found["compute unit"]
+    port, unit = loaded.core.gpu.ports[0], found["compute unit"]
     steps, cost = n_devices - 1, int(port.granule_cost) // int(port.scale)
     assert int(port.granule_cost) % int(port.scale) == 0
     assert found["link port"]["working"] == steps * chunk * cost

@@ -13,7 +13,7 @@ from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
 from t3lab.validation.simulation import PeerCopy, Transfers
 from t3sim.config.machine import MachineSpec
-from t3sim.fabric.topology import TOPOLOGIES
+from t3sim.fabric.interface import fabric_of
 
 BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
 NO_COPY_ENGINES = "the machine has no copy engines"
@@ -60,7 +60,7 @@ def _reason(row: Measurement, mesh: Mesh, machine: MachineSpec) -> str:
         return NO_COPY_ENGINES
     if is_copy and n > n_engines:
         return f"{n} lanes of one GPU; the machine has {n_engines} copy engines"
-    if not set(range(1, mesh.gpus)) <= set(TOPOLOGIES[machine.link.topology].distances(mesh.gpus)):
+    if not set(range(1, mesh.gpus)) <= set(fabric_of(machine.link, mesh.gpus).reached(machine.link, mesh.gpus)):
         return "its links do not lead from every GPU to every other one"
     return ""
 

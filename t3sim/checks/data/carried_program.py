@@ -17,6 +17,7 @@ from t3sim.gpu.device import Device
 from t3sim.gpu.in_flight import FETCHED, uncompiled
 from t3sim.gpu.units import codes, signals
 from t3sim.gpu.units.l2.l2_slice import DIRTY_MASK, line_of
+from t3sim.gpu.units.state import MOST_PORTS
 from t3sim.program.operations import Content, Gemm, Rows
 from t3sim.program.verify.places import Map, followed_buffers
 from t3sim.workload.tiling import ELEMENT_BYTES
@@ -40,7 +41,7 @@ class CarriedProgram:
         """*cores* have their programs loaded: those of all ranks in order, or one that represents all."""
         programs = [core.program for core in cores if core.program is not None]
         first = programs[0]
-        self.cores, self.n = list(cores), first.n
+        self.cores, self.n, self.steps = list(cores), first.n, first.ranks
         if any(core.machine.gpu.l2.retention for core in cores):
             raise UsageError(
                 "real values are carried through the memories, and this machine's L2 keeps what was stored"
@@ -57,7 +58,10 @@ class CarriedProgram:
             )
         self.ranks = [program.rank for program in programs]
         self.elements = Elements(programs, seed)
-        self.flows = [Dataflow(program, self.map, self.elements) for program in programs]
+        self.flows = [
+            Dataflow(program, self.map, self.elements, core.machine)
+            for core, program in zip(cores, programs, strict=True)
+        ]
         self.produced = [self.elements.produced(rank) for rank in self.ranks]
         self.values = np.stack([self._at_the_start(m) for m in range(len(cores))])
         self.is_stored = np.zeros(self.values.shape[:2], bool)
@@ -69,7 +73,7 @@ class CarriedProgram:
         self.left = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
         self.n_arrived = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
         self._read_for_others: list[dict[int, Ints]] = [{} for _ in cores]  # values, by their number in what leaves
-        self._n_left = [0] * len(cores)  # of those
+        self._n_left = [np.zeros(MOST_PORTS, np.int64) for _ in cores]  # of those, at each port
         self.flag = np.array([*[FLAG] * self.elements.n_elements, 0, 0])
         self.problems: list[str] = []
         self.n_replayed = [0] * len(cores)  # column commands
@@ -121,8 +125,10 @@ class CarriedProgram:
         self._note(m, granules[~is_followed & (kinds != codes.OPERAND_READ)], "a command outside the buffers")
         a, kinds, tags = a[is_followed], kinds[is_followed], commands["tag"][is_followed]
         items = np.full(len(a), NOWHERE)
-        for kind, turns in ((codes.COLLECTIVE_READ, self.flows[m].reads), (codes.COLLECTIVE_WRITE, self.flows[m].kept)):
-            items[kinds == kind] = turns.take(a[kinds == kind])
+        flow, n_lines = self.flows[m], self.cores[m].layout.n_collective_lines
+        is_read, is_kept = kinds == codes.COLLECTIVE_READ, kinds == codes.COLLECTIVE_WRITE
+        items[is_read] = flow.reads.take(flow.read_key(a[is_read], tags[is_read] // n_lines))
+        items[is_kept] = flow.kept.take(a[is_kept])
         rank = self.turns_of(m, a, kinds, items)
         for turn in range(int(rank.max(initial=-1)) + 1):
             for kind in np.unique(kinds[rank == turn]):
@@ -206,10 +212,10 @@ class CarriedProgram:
         self._note_at(is_there & (signal != posted), m, a, "a store that posts another signal than its step says")
         for distance in np.unique(flow.driver_distance[made[is_driven]]).tolist():
             at = np.flatnonzero(is_driven)[flow.driver_distance[made[is_driven]] == distance]
-            sender = 0 if self.is_mirrored else (m - distance) % self.n
+            sender = 0 if self.is_mirrored else self.steps.at(m, self.steps.back(distance))
             givers = self.left[sender][driver[at]]
             if self.is_mirrored:
-                givers = self.elements.turned_givers(givers, -distance)
+                givers = self.elements.turned_givers(givers, self.steps.back(distance))
             values[at] = self.elements.sums(givers, flow.names[made[at]])
             np.add.at(self.n_arrived[m], made[at], 1)
         return values
@@ -283,9 +289,9 @@ class CarriedProgram:
         self._note_at(wrong, m, place, "a granule sent with the wrong value or contributors")
         is_to_all, spread, granule = is_to_all[is_due], spread[is_due], granule[is_due]
         for one in range(self.n) if is_to_all.any() else np.unique(distance[~is_translated]).tolist():
-            at = ((distance == one) | is_to_all) & ~is_translated
-            receiver = 0 if self.is_mirrored else (m + one) % self.n
-            sent = self.elements.turned(values[at], -one) if self.is_mirrored else values[at]
+            at = ((distance == one) | is_to_all & (one < self.steps.per_node)) & ~is_translated
+            receiver = 0 if self.is_mirrored else self.steps.at(m, one)
+            sent = self.elements.turned(values[at], self.steps.back(one)) if self.is_mirrored else values[at]
             here = np.where(is_to_all[at], self.map.place(granule[at] - one * spread[at]), place[at])
             to = np.where(made[at] < 0, here, self.flows[receiver].place[made[at]])
             self.wires[receiver].send(to, sent, messages["signal"][is_due][at])
@@ -294,15 +300,27 @@ class CarriedProgram:
         """Add what GPU *m* has read for others to their sums, as it leaves."""
         for distance in np.unique(messages["distance"] % self.n).tolist():
             at = np.flatnonzero(messages["distance"] % self.n == distance)
-            numbers = (self._n_left[m] + at).tolist()
-            receiver = 0 if self.is_mirrored else (m + distance) % self.n
+            numbers = self._left_as(m, messages["distance"] % self.n)[at].tolist()
+            receiver = 0 if self.is_mirrored else self.steps.at(m, distance)
             values = np.stack([self._read_for_others[m].pop(number) for number in numbers])
-            values = self.elements.turned(values, -distance) if self.is_mirrored else values
+            values = self.elements.turned(values, self.steps.back(distance)) if self.is_mirrored else values
             flow, place = self.flows[receiver], self.map.place(messages["granule"][at])
-            items = flow.fetched.take(flow.key(-1, -distance, place))
+            items = flow.fetched.take(flow.key(-1, self.steps.back(distance), place))
             self._note_at(items == NOWHERE, receiver, place, "a load of what no step needs")
             self._add(receiver, items, values)
-        self._n_left[m] += len(messages)
+        port_of, _ = self._ports(m)
+        self._n_left[m] += np.bincount(port_of[messages["distance"] % self.n], minlength=MOST_PORTS)
+
+    def _ports(self, m: int) -> tuple[Ints, int]:
+        """Return the port of GPU *m* that leads to each distance, and how many it has."""
+        gpu = self.cores[m].gpu
+        return np.array(gpu.wire.port_of, np.int64), int(gpu.n_ports)
+
+    def _left_as(self, m: int, distances: Ints) -> Ints:
+        """Return the tags of what GPU *m* has read for others and now leaves: each port counts for itself."""
+        port_of, n_ports = self._ports(m)
+        ports = port_of[distances]
+        return np.asarray((self._n_left[m][ports] + occurrence(ports)) * n_ports + ports)
 
     def _results(self, m: int, items: Ints, a: Ints) -> Ints:
         """Return the values of *items*, of places *a*; each must have all its operands."""

@@ -8,11 +8,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from t3sim.checks.data.elements import Elements, Made
 from t3sim.checks.data.places import Ints, Turns
+from t3sim.config.machine import MachineSpec
 from t3sim.gpu.tables import destinations
 from t3sim.program.operations import (
+    NIC,
     NONE,
     UPDATE,
     Gemm,
@@ -29,14 +32,37 @@ from t3sim.workload.tiling import wavefront_grid
 FLAGS = -1  # instead of an item: granules of flags
 
 
+def units_of(moves: Moves, machine: MachineSpec) -> range:
+    """Return the units, engines behind compute units, that a kernel may run on."""
+    n = machine.gpu.n_compute_units
+    if moves.engine is None:
+        return range(*(moves.units or (0, n)))
+    unit = n + (moves.engine if moves.engine < NIC else machine.gpu.n_copy_engines + moves.engine - NIC)
+    return range(unit, unit + 1)
+
+
+def fixed_units(program: Program, machine: MachineSpec) -> NDArray[np.bool_]:
+    """Return for each unit whether all kernels on it give each of their units one column of steps, the first the first.
+
+    Then its reads come in the order of these steps, whatever other units read in the same place.
+    """
+    is_fixed = np.ones(machine.gpu.n_compute_units + machine.n_engines, bool)
+    for moves in (one for one in program.operations if isinstance(one, Moves)):
+        units, n_columns = units_of(moves, machine), moves.steps.shape[1]
+        if len(units) != n_columns or (moves.n_workgroups or n_columns) != n_columns:
+            is_fixed[units.start : units.stop] = False
+    return is_fixed
+
+
 class Dataflow:
     """Where the data of one program go.
 
     Granules that GEMMs make are numbered GEMM by GEMM; so are items, first those granules, then the sums.
     """
 
-    def __init__(self, program: Program, places: Map, elements: Elements) -> None:
-        self.program, self._map = program, places
+    def __init__(self, program: Program, places: Map, elements: Elements, machine: MachineSpec) -> None:
+        self.program, self._map, self._machine = program, places, machine
+        self.is_fixed = fixed_units(program, machine)  # of each unit: it reads for one column of steps
         self.on_wire = cache(self._on_wire)
         self.names = np.concatenate([np.zeros(0, np.int64), *elements.made_names(program.rank)])
         # Of places where a kernel keeps what is no sum, but computed: names and givers; NONE elsewhere.
@@ -66,8 +92,10 @@ class Dataflow:
                 self._add_tiles(operation, made, first)
                 first += made.n_granules
             elif isinstance(operation, Moves):
-                for step in operation.steps.reshape(-1):
-                    self._add_step(step, operation.flags)
+                units = units_of(operation, machine)
+                for row in operation.steps:
+                    for column, step in enumerate(row):
+                        self._add_step(step, operation.flags, units.start + column)
         self.reads, self.kept, self.sent, self.fetched = map(
             Turns, (self._reads, self._kept, self._sent, self._fetched)
         )
@@ -153,8 +181,16 @@ class Dataflow:
         self._n_items += n
         return np.arange(self._n_items - n, self._n_items)
 
-    def _add_step(self, step: Any, flags: tuple[int, int]) -> None:
-        """Note where a step reads, keeps and sends."""
+    def reader(self, units: Any) -> Any:
+        """Return by which name *units* read: each its own if it is known what it reads for, else all one."""
+        return np.where(self.is_fixed[units], units, len(self.is_fixed))
+
+    def read_key(self, places: Ints, units: Any) -> Ints:
+        """Return what tells reads of *places* by *units*."""
+        return np.asarray(places * (len(self.is_fixed) + 1) + self.reader(units))
+
+    def _add_step(self, step: Any, flags: tuple[int, int], unit: int) -> None:
+        """Note where a step of a column, on *unit* if that is fixed, reads, keeps and sends."""
         n, n_operands = int(step["n_granules"]), int(step["n_operands"])
         offsets, items = np.arange(n), self._items(n, n_operands)
         wire, index = self.on_wire(n, flags)
@@ -164,11 +200,12 @@ class Dataflow:
             is_received = step["is_received"] and operand == n_operands - 1
             read = (wire, sent) if is_received else (offsets, items)
             granules = wide_granules(step, operand, self.program.line) if step["is_wide"] else first + read[0]
-            place, distance = self._map.place(granules), int(step["source"] + operand * step["source_stride"])
-            if distance % self.program.n or step["is_reduced"]:
+            distance = int(step["source"] + operand * step["source_stride"]) % self.program.ranks.per_node
+            place = self._map.place(granules)
+            if distance or step["is_reduced"]:
                 self._fetched.append((self.key(NONE, distance, place), read[1]))
             else:
-                self._reads.append((place, read[1]))
+                self._reads.append((self.read_key(place, unit), read[1]))
         if step["kept_at"] >= 0:
             self._kept.append((self._map.place(step["kept_at"] + offsets), items))
         if step["send"] >= 0:

@@ -41,7 +41,7 @@ class Made:
 
     def __init__(self, gemm: Gemm, program: Program, first_name: int) -> None:
         """The names of the elements start at *first_name*."""
-        trace, self.gemm, self.first_name = gemm.stored, gemm, first_name
+        trace, self.gemm, self.first_name, self.ranks = gemm.stored, gemm, first_name, program.ranks
         row, column, self.width = tile_granules(trace, program.granule, trace.stored_element_bytes)
         self.rows = np.array(trace.workgroups["n_rows"])
         self.start: Ints = np.asarray(np.cumsum(self.rows * self.width) - self.rows * self.width, np.int64)
@@ -77,7 +77,10 @@ class Made:
         """Return the names of what *rank* makes."""
         if self.n_copies > 1:
             return np.asarray(self.first_of(rank) + self.output)
-        workgroup = (self.which + rank * self._each) % len(self.start)
+        workgroup = self.which
+        if self._each:
+            chunk, number = np.divmod(self.which, self._each)
+            workgroup = self.ranks.at(chunk, rank) * self._each + number
         return np.asarray(self.first_name + self.output[self.start[workgroup] + self.inside])
 
     def output_names(self, rank: int, workgroups: Ints, inside: Ints) -> Ints:
@@ -86,14 +89,15 @@ class Made:
 
     def first_of(self, rank: int) -> int:
         """Return the name of what a GEMM of the trace of *rank* makes first."""
-        return self.first_name + (rank + self.gemm.first_chunk) % self.n_copies * self.n_outputs
+        chunk = self.ranks.at(rank, self.gemm.first_chunk) if self.n_copies > 1 else 0
+        return int(self.first_name + chunk * self.n_outputs)
 
     def turned(self, distance: int) -> Ints:
         """Return for all names the ones that they are in the frame of the GPU at *distance*."""
         if self.n_copies == 1:
             return self.names(distance)[self._stored]
         chunks = self.first_name + np.arange(self.n_names).reshape(self.n_copies, -1)
-        return np.asarray(np.roll(chunks, -distance, axis=0).reshape(-1))
+        return np.asarray(chunks[self.ranks.turned(distance)].reshape(-1))
 
     def granules(self, product: NDArray[np.float64], n_elements: int) -> Ints:
         """Return *product*, of a GEMM of rank 0, granule by granule of the output."""
@@ -109,7 +113,8 @@ class Elements:
         """*programs* of all ranks, or one that represents all: all have the same GEMMs, but for those of rows."""
         program = programs[0]
         self._programs = {one.rank: one for one in programs}
-        self.n, self.n_elements, self._seed = program.n, program.granule // ELEMENT_BYTES, seed
+        self.n, self.ranks = program.n, program.ranks
+        self.n_elements, self._seed = program.granule // ELEMENT_BYTES, seed
         contents = [content for one in programs for content in contents_of(one)]
         self.stride = max((int(np.max(one.offset, initial=0)) + one.n_granules for one in contents), default=0)
         rows = [one for one in contents if isinstance(one, Rows)]
@@ -194,22 +199,22 @@ class Elements:
         stores, workgroups = made.gemm.stores, made.gemm.stored.workgroups
         granules = rectangles(stores.first, stores.pitch, made.rows, made.width)[2]
         row = workgroups["row"][made.which] + made.inside // made.width[made.which]
-        names = (rank + rows.chunk[row]) % self.n * self.stride + rows.offset[row] + granules - rows.first[row]
+        names = self.ranks.at(rank, rows.chunk[row]) * self.stride + rows.offset[row] + granules - rows.first[row]
         return choice_givers(rows.choices[row]), names
 
     def named(self, content: Content | Rows, rank: int) -> tuple[Ints, Ints]:
         """Return the names and the givers of the granules of *content* on *rank*."""
         if isinstance(content, Rows):
-            first = (rank + content.chunk) % self.n * self.stride + content.offset
+            first = self.ranks.at(rank, content.chunk) * self.stride + content.offset
             names = (first[:, None] + np.arange(content.n_granules)).reshape(-1)
             return names, np.repeat(choice_givers(content.choices), content.n_granules)
         offset = content.offset + np.arange(content.n_granules)
-        return (rank + content.chunk) % self.n * self.stride + offset, self.givers(content.of, rank, len(offset))
+        return self.ranks.at(rank, content.chunk) * self.stride + offset, self.givers(content.of, rank, len(offset))
 
     def givers(self, of: int | None, rank: int, n: int) -> Ints:
         """Return *n* times the rank at distance *of* of *rank*; None: all ranks."""
         every = one_of(np.arange(self.n)).sum()
-        return np.full(n, every if of is None else one_of((rank + of) % self.n))
+        return np.full(n, every if of is None else one_of(self.ranks.at(rank, of)))
 
     def sums(self, givers: Ints, names: Ints) -> Ints:
         """Return the granules that hold the parts of *givers* of the elements *names*."""
@@ -239,19 +244,19 @@ class Elements:
         names, _ = self.names_of(values)
         found, is_given = values.copy(), names >= 0
         givers = self.turned_givers(values[is_given, GIVERS], distance)
-        found[is_given] = self.sums(givers, self.turned_names(distance % self.n)[names[is_given]])
+        found[is_given] = self.sums(givers, self.turned_names(distance)[names[is_given]])
         return found
 
     def turned_givers(self, givers: Ints, distance: int) -> Ints:
         """Return the ranks at *distance* of those that have given; an expert of a token is the same for all."""
         if self.n_choices:
             return givers
-        counts = np.roll(self.counts(givers), distance, axis=0)
+        counts = self.counts(givers)[self.ranks.turned(self.ranks.back(distance))]
         return np.asarray(sum(count << BITS * rank for rank, count in enumerate(counts)))
 
     def _turned_names(self, distance: int) -> Ints:
         """Return for each element the one that it is in the frame of the GPU at *distance*."""
-        chunks = np.roll(np.arange(self.n * self.stride).reshape(self.n, -1), -distance, axis=0)
+        chunks = np.arange(self.n * self.stride).reshape(self.n, -1)[self.ranks.turned(distance)]
         return np.concatenate([chunks.reshape(-1), *(made.turned(distance) for made in self._arrays.values())])
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import has_queued, has_room_there, heads_of_port, uncompiled
+from t3sim.gpu.in_flight import has_queued, has_room_there, heads_of_ports, uncompiled
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.dram import dram_channel, memory_controller
 from t3sim.gpu.units.state import Layout, gpu_dtype
@@ -31,7 +31,7 @@ _head_is_ready = uncompiled(memory_controller.head_is_ready)
 _head_arrival = uncompiled(memory_controller.head_arrival)
 _cycle_of = uncompiled(dram_channel.cycle_of)
 _COLUMN_COMMANDS = [codes.RD, codes.WR, codes.UPD]
-_PULSE = ("n_taken_in", "l2.n_accesses", "l2.n_store_accesses", "link_port.n_sent")
+_PULSE = ("n_taken_in", "l2.n_accesses", "l2.n_store_accesses", "ports.n_sent")
 _WATCHED = (
     *_PULSE, "channels.queue_head", "channels.queue_tail",
     "l2.n_flushed", "l2.flush_cursor",
@@ -43,7 +43,7 @@ _WATCHED = (
     "move_workgroups.step", "move_workgroups.step_line", "move_workgroups.step_operand",
     "move_workgroups.step_stored", "move_workgroups.line_head", "move_workgroups.line_tail",
     "tracker.n_triggered", "dma.n_ready", "dma.n_taken", "dma.tile_cursor", "dma.granule_cursor", "dma.n_commands_done",
-    "link_port.store_tail", "link_port.dma_tail", "ingress_port.busy_scaled",
+    "ports.store_tail", "ports.dma_tail", "ports.served_scaled",
 )  # fmt: skip
 
 
@@ -119,6 +119,8 @@ def longest_wait(core: GpuCore) -> int:
     latencies += max(one.launch + one.slice_overhead for one in protocols if one is not None)
     queue = machine.memory.queue
     latencies += machine.gpu.dma.command_cost + queue.write_age + queue.read_age + queue.turn_to_writes
+    if machine.link.nic is not None:
+        latencies += machine.link.nic.latency + machine.link.nic.queue_pairs * 10**12 // machine.link.nic.message_rate
     if machine.gpu.copy_engines is not None:
         latencies += machine.gpu.copy_engines.startup
     timings: int = sum(vars(machine.memory.timing).values()) - machine.memory.timing.nREFI
@@ -129,7 +131,7 @@ def longest_wait(core: GpuCore) -> int:
         + int((core.operations["epilogue_ticks"] + core.operations["count_ticks"]).max(initial=0))
         + 2 * timings * int(gpu.memory_ticks)
         + int(l2.request_ticks + l2.miss_ticks + l2.return_ticks + l2.bank_queue_ticks + l2.bank_ticks)
-        + int(gpu.link_port.granule_cost // gpu.link_port.scale)
+        + max(int(port.granule_cost // port.scale) for port in core.ports)
         + 2 * core.slot_ticks
     )
 
@@ -253,7 +255,7 @@ def _collective_moments(core: GpuCore) -> Iterator[Moment]:
     """Overheads of a move kernel, and its operands on their way back to a compute unit."""
     gpu = core.gpu
     n = int(gpu.n_compute_units)
-    for c in np.flatnonzero(gpu.compute_units["move_operation"][: n + int(gpu.n_copy_engines)] >= 0):
+    for c in np.flatnonzero(gpu.compute_units["move_operation"][: n + int(gpu.n_engines)] >= 0):
         workgroup, part = gpu.move_workgroups[c], f"compute_unit[{c}]" if c < n else f"copy_engine[{c - n}]"
         yield Moment(part, int(workgroup.step_ready_at), "its start or the overhead of its last step")
         yield Moment(part, int(workgroup.line_ready_at.max()), "an operand on its way back")
@@ -278,8 +280,9 @@ def unscheduled_channels(core: GpuCore) -> list[int]:
 
 def port_starts(core: GpuCore) -> list[int]:
     """Return for stores and for data of the DMA engine the tick at which the first granule can go onto the wire."""
-    port = core.gpu.link_port
-    heads = [head for head in heads_of_port(core) if has_room_there(core, head)]
-    starts = [int(head["at"]) for head in heads if head["at"] < codes.NEVER]
-    free_at = -(-int(port.free_at_scaled) // int(port.scale))
-    return [max(at, free_at) for at in starts]
+    found = []
+    for port, heads in heads_of_ports(core):
+        free_at = -(-int(port.free_at_scaled) // int(port.scale))
+        starts = (int(head["at"]) for head in heads if has_room_there(core, head))
+        found += [max(at, free_at) for at in starts if at < codes.NEVER]
+    return found

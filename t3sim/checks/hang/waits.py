@@ -12,7 +12,7 @@ import numpy as np
 
 from t3sim.checks.hang.progress import is_in_reach, moments
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import dma_data_of, has_queued, has_room_there, heads_of_port, uncompiled
+from t3sim.gpu.in_flight import dma_data_of, has_queued, has_room_there, heads_of_ports, uncompiled
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.collective import move_kernel
 from t3sim.gpu.units.dram import memory_controller
@@ -154,10 +154,10 @@ def _place(core: GpuCore, unit: int, reason: int) -> str:
 
 def _ports(core: GpuCore) -> Waits:
     """The link port, and the inbox."""
-    for head in heads_of_port(core):
+    for head in (head for _, heads in heads_of_ports(core) for head in heads):
         if not has_room_there(core, head):
             yield "link_port", "ingress_port", f"no room at the GPU {head['distance']} steps away"
-    if any(head["at"] >= codes.NEVER for head in dma_data_of(core)[:1]):
+    if any(head["at"] >= codes.NEVER for port in core.ports for head in dma_data_of(core, port)[:1]):
         yield "link_port", "dma_engine", "its oldest granule has not been read"
     gpu, dma = core.gpu, core.gpu.dma
     missing = int(gpu.expected_inbound - gpu.n_inbound)
@@ -214,7 +214,7 @@ def slots_of(core: GpuCore, operation: int | None = None) -> list[tuple[int, int
 
 def move_units(core: GpuCore) -> list[int]:
     """Return the compute units and copy engines that workgroups of move kernels have."""
-    n = int(core.gpu.n_compute_units + core.gpu.n_copy_engines)
+    n = int(core.gpu.n_compute_units + core.gpu.n_engines)
     return np.flatnonzero(core.gpu.compute_units["move_operation"][:n] >= 0).tolist()
 
 

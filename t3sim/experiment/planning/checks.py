@@ -6,6 +6,7 @@ And as a ring: which GPUs and links there are, and whether one GPU may represent
 import math
 from collections.abc import Iterator, Sequence
 
+from t3sim.collective.direct import NCCL, NVLS, RING
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
 from t3sim.config.experts import ExpertsSpec
 from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
@@ -17,6 +18,7 @@ from t3sim.config.trees import Problems, node_at
 from t3sim.config.yaml_loader import Node
 from t3sim.experiment.planning.decisions import STRATEGY, Choice
 from t3sim.experiment.planning.schema import MAX_TP, PointFile
+from t3sim.fabric.interface import fabrics, findings_of, ranks_of
 from t3sim.program.operator import needs_whole_tiles
 from t3sim.strategies import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
 from t3sim.units import format_bytes, format_time
@@ -80,6 +82,8 @@ def workload_findings(
     yield from _of_shape(workload, strategy, _kinds_of_gpus(machine), shape_key)
     if message := too_many_gpus(machine, n):
         yield n_key, message
+    of_fabric = list(findings_of(machine, n))
+    yield from of_fabric or _of_reach(machine, workload.collective)
     yield from _of_generation(machine, workload)
     if workload.experts is not None:
         yield from _of_experts(workload.experts, _kinds_of_gpus(machine))
@@ -175,6 +179,19 @@ def _of_collective(collective: CollectiveSpec, strategy: OverlapStrategy | None)
         yield "workload.collective.size", f"is {size}, less than one FP16 element for each of {gpus} GPUs"
 
 
+def _of_reach(machine: MachineSpec, collective: CollectiveSpec | None) -> Findings:
+    """What keeps a collective from running on the fabric of *machine*: GPUs that no link leads to."""
+    if collective is None:
+        return
+    n, link = collective.gpus, machine.link
+    to_all = collective.op == "all-to-all" or collective.algorithm not in (NCCL, NVLS, RING)
+    needed = range(1, ranks_of(link, n).per_node) if to_all else [1] if collective.op == "send-receive" else []
+    if not set(needed) <= set(fabrics.get(link.topology).reached(link, n)):
+        what = collective.op if collective.algorithm == NCCL else f"{collective.op} by {collective.algorithm}"
+        message = f"is {link.topology}, and {what} needs links between all GPUs of a node; take `switch` or `mesh`"
+        yield "machine.link.topology", message
+
+
 def _of_explicit(machine: MachineSpec, n: int, quantum: int | None) -> Findings:
     """What explicit mode cannot simulate of a ring of *n*."""
     slot, window = longest_slot(machine, n), shortest_latency(machine, n)
@@ -208,6 +225,10 @@ def _check_identical(problems: Problems, tree: Node, machine: ResolvedMachine, p
     if not point.staggered:
         message = "is false: every GPU begins with chunk 0, so no GPU represents all; use `mode: explicit`"
         problems.report(tree, "staggered", message)
+    fabric = machine.spec.link.topology
+    if fabric in fabrics and not fabrics.get(fabric).is_symmetric:
+        message = f"mirrored mode simulates one GPU for all, but in `{fabric}` GPUs have different ports"
+        problems.report(tree, "machine.link.topology", f"{message}; use `mode: explicit`")
     for key, difference in differences(machine.spec):
         node, _ = node_at(machine.tree, tuple(key.split(".")))
         message = f"mirrored mode simulates one GPU for all, but {difference}; use `mode: explicit`"

@@ -144,13 +144,13 @@ def note_dispatcher_slot(gpu, reason):
 
 
 @kernel
-def note_port_slot(gpu, reason, slot_end):
-    """The link port has sent what it could before *slot_end*: in what is left of the slot it waited for *reason*.
+def note_port_slot(gpu, p, reason, slot_end):
+    """Port *p* has sent what it could before *slot_end*: in what is left of the slot it waited for *reason*.
 
     Whether it waited or had nothing left to send shows when it sends the next granule.
     """
     if IS_COUNTING:
-        port = gpu.link_port
+        port = gpu.ports[p]
         until = slot_end * port.scale
         idle = until - port.busy_scaled + max(port.free_at_scaled - until, 0)
         port.open_scaled[reason] += idle - port.noted_idle_scaled

@@ -18,7 +18,14 @@ from t3sim.gpu.units.dram.memory_controller import advance_channel, catch_up, ca
 from t3sim.gpu.units.l2.l2_slice import fill_granule
 from t3sim.gpu.units.ledger import note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.units.link.ingress_port import return_credits, serve_arrivals, take_credits
-from t3sim.gpu.units.link.link_port import is_empty, reason_without_data, transmit
+from t3sim.gpu.units.link.link_port import (
+    dma_place,
+    dma_queued,
+    is_empty,
+    n_sent_by,
+    reason_without_data,
+    transmit,
+)
 from t3sim.gpu.units.link.mailbox import receive_messages
 from t3sim.gpu.units.link.wire import hear_itself
 from t3sim.gpu.units.t3.dma_engine import arm_triggered, forward_granule, issue_reads
@@ -95,7 +102,8 @@ def retire_columns(gpu, channel, channel_id, workgroups, tiles, dma_commands, dm
             return_collective_read(gpu, channel_id, tag, done_at)
             series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == codes.REMOTE_READ:
-            dma_queue[tag % len(dma_queue)].at = done_at
+            p = tag % gpu.n_ports
+            dma_queue[dma_place(gpu, tag // gpu.n_ports, p, dma_queue)].at = done_at
             series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == codes.LOCAL_UPDATE or kind == codes.LOCAL_STORE:
             if gpu.holds_writes == 0:
@@ -117,7 +125,7 @@ def advance_channels(
     The others sleep: ``catch_up``.
     """
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
-    lead = (gpu.n_to_send - gpu.link_port.n_sent) * PERCENT // gpu.stage_granules
+    lead = (gpu.n_to_send - n_sent_by(gpu)) * PERCENT // gpu.stage_granules
     for channel_id in range(gpu.n_channels):
         if gpu.channel_sleeps_until[channel_id] < until:
             channel = gpu.channels[channel_id]
@@ -146,7 +154,7 @@ def note_first_stage(gpu, gemm):
     for channel_id in range(gpu.n_channels):
         occupancy += gpu.channels[channel_id].occupancy_cycles
     elapsed = max((gpu.now - gemm.start_at) // gpu.memory_ticks, 1)
-    port = gpu.link_port
+    port = gpu.ports[0]
     on_link = max(gpu.stage_granules * port.granule_cost // (port.scale * gpu.memory_ticks), 1)
     for channel_id in range(gpu.n_channels):
         gpu.channels[channel_id].first_stage_occupancy = occupancy * PERCENT // (elapsed * gpu.n_channels)
@@ -169,13 +177,13 @@ def is_program_over(gpu):
         return True
     if gpu.n_inbound != gpu.expected_inbound:
         return False
-    if gpu.n_loads != gpu.expected_loads or (gpu.n_loads > 0 and gpu.link_port.dma_head < gpu.link_port.dma_tail):
+    if gpu.n_loads != gpu.expected_loads or (gpu.n_loads > 0 and dma_queued(gpu) > 0):
         return False
-    if gpu.ingress_port.is_there and not is_empty(gpu.link_port):
+    if gpu.ingress_port.is_there and not is_empty(gpu):
         return False
     if gpu.runs_gemms:
         is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
-        if not is_forwarded or not is_empty(gpu.link_port):
+        if not is_forwarded or not is_empty(gpu):
             return False
     for channel_id in range(gpu.n_channels):
         if has_work(gpu.channels[channel_id]):
@@ -188,7 +196,7 @@ def end_program(gpu):
     """Note when the last column command of the program finished."""
     for channel_id in range(gpu.n_channels):
         gpu.last_done_at = max(gpu.last_done_at, gpu.channels[channel_id].last_done_at * gpu.memory_ticks)
-    for cu_index in range(gpu.n_compute_units if gpu.runs_gemms else 0, gpu.n_compute_units + gpu.n_copy_engines):
+    for cu_index in range(gpu.n_compute_units if gpu.runs_gemms else 0, gpu.n_compute_units + gpu.n_engines):
         if gpu.compute_units[cu_index].move_operation < 0:
             note_idle_slots(gpu, gpu.compute_units[cu_index])
     gpu.is_busy = 0
@@ -253,7 +261,7 @@ def advance(
             catch_up_with_time(gpu)
             return codes.LOG_FULL
         bin_index = min(now // gpu.bin_ticks, len(series) - 1)
-        sent_before = gpu.link_port.n_sent
+        sent_before = n_sent_by(gpu)
         if gpu.ingress_port.is_there:
             take_credits(gpu, peers, arrivals)
             serve_arrivals(gpu, peers, arrivals, inbox, slot_end)
@@ -274,11 +282,12 @@ def advance(
         advance_channels(
             gpu, workgroups, tiles, dma_commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
         )
-        waits_for = reason_without_data(gpu, peers, store_queue, dma_queue)
-        transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end)
-        note_port_slot(gpu, waits_for, slot_end)
+        for p in range(gpu.n_ports):
+            waits_for = reason_without_data(gpu, p, peers, store_queue, dma_queue)
+            transmit(gpu, p, peers, store_queue, dma_queue, outbox, slot_end)
+            note_port_slot(gpu, p, waits_for, slot_end)
         arm_triggered(gpu, tiles, dma_commands, ready_fifo)
-        series[bin_index, BIN_SENT] += gpu.link_port.n_sent - sent_before
+        series[bin_index, BIN_SENT] += n_sent_by(gpu) - sent_before
         gpu.now = slot_end
         gpu.slot_index += 1
         if gpu.stage_operation >= 0:

@@ -16,6 +16,8 @@ from t3sim.gpu.units.codes import FAR, FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N
 CACHE_LINE = 64  # bytes, of the machine that simulates
 N_POLICY_PARAMS = 8
 MOST_SIMDS = 8  # of a compute unit
+MOST_PORTS = 8  # of a GPU, to links and networks
+MOST_GPUS = 1024  # of a machine
 STORE_BUCKETS = 64  # by which stores in the stream queues of a channel are found
 RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
 INVERSE_SHIFT = 50  # bits of the inverse of a slot's length: what is less than two rings away keeps inside 64 bits
@@ -331,6 +333,7 @@ def dma_dtype():
 def link_port_dtype():
     """The egress port: serialises granules at the link rate."""
     return record_dtype(
+        "number",
         "granule_cost",  # wire time of one granule in full packets, in 1/scale ticks
         "payload_cost",  # of it, without the share of the header of its packet
         "header_cost",  # that share, times the bytes of the packet
@@ -343,6 +346,11 @@ def link_port_dtype():
         "dma_head", "dma_tail",
         "n_sent", "n_signals",  # granules and signals handed to the outbox
         "busy_scaled", "idle_scaled",
+        # the wire that leads to this port from others
+        "first_reached", "end_reached",  # of the GPUs behind it, in ``WIRE.reached``
+        "n_waiting",  # messages of these that have not been served
+        "served_until_scaled", "served_scaled",  # when the wire is free again; how long it was in use
+        "last_served",  # of the GPUs behind it: the one whose granule was served last
         # the ledger: see ledger.py
         "noted_idle_scaled",  # idle up to the end of the last slot
         "noted_sent",
@@ -352,12 +360,9 @@ def link_port_dtype():
 
 
 def ingress_port_dtype():
-    """The ingress port: the wire from the switch, which what comes from all other GPUs shares."""
+    """What arrives at all ports, and sums that a switch makes."""
     return record_dtype(
         "is_there",  # 0: a link from one neighbour, which has sent no faster than its rate
-        "payload_cost",  # as in the egress port
-        "header_cost", "scale", "free_at_scaled", "busy_scaled",
-        "last_source",  # distance of the GPU whose granule was served last
         "ring_size",  # of the arrivals of each GPU, power of two
         "buffer_granules",  # that one GPU may have on the way here
         "n_served",  # messages moved to the inbox
@@ -424,12 +429,16 @@ OPERATION_TABLE = record_dtype(
 )  # fmt: skip
 
 
-# The wire that leads away from a GPU.
+# The wires that lead away from a GPU.
 WIRE = record_dtype(
-    "latency_ticks",
-    "payload_cost", "header_cost", "scale",  # time of a granule: of its data, of headers, the denominator
-    "n_gpus",  # by which who sends is told
-    "last_at",  # when the last bit of the last message left
+    "n_gpus", "per_node",  # of all nodes, and of one: what distances mean, see collective/ranks.py
+    ("port_of", "i1", (MOST_GPUS,)),  # by the distance of a GPU
+    "n_reached", ("reached", "i2", (MOST_GPUS,)),  # distances of the GPUs behind ports, port by port
+    # of each port
+    ("latency_ticks", (MOST_PORTS,)),
+    ("payload_cost", (MOST_PORTS,)),  # time of the data of a granule
+    ("header_cost", (MOST_PORTS,)), ("scale", (MOST_PORTS,)),  # of headers; the denominator
+    ("last_at", (MOST_PORTS,)),  # when the last bit of the last message left
     "n_granules",  # put on the wire
     "n_multicast", "n_contributions",  # of these
 )  # fmt: skip
@@ -441,7 +450,7 @@ def gpu_dtype(layout):
         "now", "slot_ticks", "slot_index",
         "slot_inverse",  # of slot_ticks, << INVERSE_SHIFT, rounded up
         "compute_ticks", "memory_ticks",  # periods of the clocks
-        "n_compute_units", "n_copy_engines",  # units, and those behind them
+        "n_compute_units", "n_engines",  # units; behind them copy engines and those of the network interface
         "n_slots",  # workgroups resident per CU, of the operation that allows most
         "n_channels", "n_classes",
         "inbound_class",  # of what comes from other GPUs, and of what the DMA engine reads
@@ -488,7 +497,8 @@ def gpu_dtype(layout):
         "n_fetched", "n_asked",  # granules that this GPU got so; messages by which it asked
         # units
         ("l2", l2_dtype(layout)), ("tracker", tracker_dtype(layout)), ("dma", dma_dtype()),
-        ("link_port", link_port_dtype()), ("ingress_port", ingress_port_dtype()), ("wire", WIRE),
+        "n_ports", ("ports", link_port_dtype(), (MOST_PORTS,)),
+        ("ingress_port", ingress_port_dtype()), ("wire", WIRE),
         # mirrored mode
         "hears_at", "quantum_ticks",  # when it hears next what it has sent (NEVER: from others); from then to the next
         "n_travelling", "n_heard",  # of the outbox: messages on the wire; those of them taken in

@@ -80,7 +80,7 @@ class Following:
     """The programs of all ranks, or that of rank 0 if it represents all, during their execution."""
 
     def __init__(self, programs: Sequence[Program], *, is_turned: bool) -> None:
-        self.n = programs[0].n
+        self.n, self.ranks = programs[0].n, programs[0].ranks
         self.programs = list(programs[:1]) if is_turned else list(programs)
         self.findings = Findings()
         self._number_threads()
@@ -93,7 +93,7 @@ class Following:
             for program in self.programs
         ]
         self._fill_memories()
-        self.ledger = Ledger(self.programs, self.n, self.tiles)
+        self.ledger = Ledger(self.programs, self.ranks, self.tiles)
         self.words = Words(
             self.programs, self.tiles, self.map, self.first_thread, self.n_threads, self.codes_per_thread
         )
@@ -133,7 +133,7 @@ class Following:
             n_choices = max(n_choices, *(one.bit_length() for one in every), 0)
             for state in states.values():
                 largest = max(largest, int((state.index.max() + 1) * state.sizes.max()))
-        self.frames = Frames(self.n, largest, parts_in(self.programs), n_choices)
+        self.frames = Frames(self.ranks, largest, parts_in(self.programs), n_choices)
         self.map = Map(self.programs[0].buffers, followed_buffers(self.programs))
         n_codes = self.n * self.n_threads * self.codes_per_thread
         self.memories = [Shadow(self.map.size, self.frames, self.codes_per_thread, n_codes) for _ in self.programs]
@@ -227,16 +227,16 @@ class Following:
         while len(arrived) < len(self.programs):
             yield Blocked(key, f"{self.words.operation(number)} waits for the other ranks")
         for d in range(self.n):
-            clock = np.maximum(clock, np.roll(arrived[self.ledger.at(r, d)], d, axis=0))
+            clock = np.maximum(clock, arrived[self.ledger.at(r, d)][self.ranks.turned(self.ranks.back(d))])
         return clock
 
     # --- accesses ------------------------------------------------------------------------------------
 
     def _access(self, actor: Actor, distance: int) -> Access:
         """Return who *actor* is, in the frame of the memory at *distance*."""
-        source = -distance % self.n
+        source = self.ranks.back(distance)
         code = (source * self.n_threads + actor.thread) * self.codes_per_thread + actor.action
-        return Access(code, np.roll(actor.clock, -distance, axis=0))
+        return Access(code, actor.clock[self.ranks.turned(distance)])
 
     def _read(self, actor: Actor, distance: int, place: Any) -> Value:
         """Return what is held at *place* of the GPU at *distance*, in the frame of the actor."""
@@ -246,7 +246,7 @@ class Following:
             self._sum(actor, "reads", place, int(empty[0]), ", which was never stored")
             bad = np.where(value.element == EMPTY, BAD, value.element).astype(self.frames.element_type)
             value = Value(bad, value.ranks)
-        return self.frames.seen_from(value, -distance)
+        return self.frames.seen_from(value, self.ranks.back(distance))
 
     def _write(self, actor: Actor, distance: int, place: Any, value: Value, kind: int) -> None:
         """Store or update *value*, in the frame of the actor, at *place* of the GPU at *distance*."""
@@ -287,11 +287,11 @@ class Following:
         for k, row in enumerate(operation.steps[:, c].tolist()):
             step = dict(zip(names, row, strict=True))
             if step["wait_signal"] != NONE:
-                for at in waited_at(step, self.n):
+                for at in waited_at(step, self.ranks):
                     clock = yield from self._wait(number, step["wait_signal"], step["wait_at_least"], clock, at)
             if step["n_granules"]:
                 self._move(operation, step, Actor(number, thread, k + 1, having_done(clock, thread, k)))
-            for post in step_posts(step, operation.flags, self.n):
+            for post in step_posts(step, operation.flags, self.ranks):
                 self._post(r, (i, c), post, post.amount - 1, Knowledge(clock, thread, k + 1))
         return having_done(clock, thread, len(operation.steps))
 
@@ -299,7 +299,7 @@ class Following:
         """Read the operands of a step, add them, send and keep the result."""
         n = step["n_granules"]
         value = Value(np.full(n, ZERO, self.frames.element_type), np.zeros(n, self.frames.rank_type))
-        sources, kept_at = sources_of(step, self.n), np.array([step["kept_at"]])
+        sources, kept_at = sources_of(step, self.ranks), np.array([step["kept_at"]])
         is_computed = moves.makes is not None and moves.makes.row_at(kept_at)[0] != NONE
         for j, source in enumerate(sources):
             is_wire = bool(step["is_received"]) and j == len(sources) - 1
@@ -319,7 +319,7 @@ class Following:
             value = self.frames.of_rows(moves.makes, row, granules - moves.makes.first[row])
         if step["send"] != NONE:
             place = self._spread(moves, step["destination"], n, is_wire=True)
-            for distance in receivers_of(step, self.n):
+            for distance in receivers_of(step, self.ranks):
                 if step["is_multicast"]:
                     place = self.map.span(step["destination"] - distance * step["spread"], n)
                 self._write(actor, distance, place, value, step["send"])
@@ -429,7 +429,7 @@ class Following:
             value = Value(*(part[source[which]] for part in value))
         self._write(actor, distance, self.map.places(granules), value, kind)
         known = having_done(actor.clock, actor.thread, 1)
-        self._see((there, number), targets, np.roll(known, -distance, axis=0))
+        self._see((there, number), targets, known[self.ranks.turned(distance)])
 
     def _see(self, number: Number, workgroups: Ints, clock: Clock) -> None:
         """Let the tracker of a GPU count, and send on what is complete; *clock* is that of who stored, in its frame."""

@@ -90,7 +90,7 @@ def of_operation(operation: Operation, program: Program, places: Map) -> Iterato
             yield f"posts {post.amount} at distance {post.distance}, of {program.n} ranks"
     for check in (of_gemm, of_moves):
         yield from check(operation, program, places)
-    for signal, _at_least, _distance in waits_of(operation, program.n):
+    for signal, _at_least, _distance in waits_of(operation, program.ranks):
         if not 0 <= signal < program.n_signals:
             yield f"waits for signal {signal}, of {program.n_signals}"
             return
@@ -207,8 +207,8 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
         is_sent & (steps["is_multicast"] == 0) & ((steps["distance"] < 1) | (steps["distance"] >= program.n))
     )[:1].tolist():
         yield f"step {step_name(moves, k)} sends to distance {int(steps['distance'][k])}, of {program.n} ranks"
-    for k in outside_of(0, steps["source"], program.n)[:1].tolist():
-        where = f"at distance {int(steps['source'][k])}, of {program.n} ranks"
+    for k in outside_of(0, steps["source"], program.ranks.per_node)[:1].tolist():
+        where = f"at distance {int(steps['source'][k])}, of {program.ranks.per_node} ranks of a node"
         yield f"operand 0 of step {step_name(moves, k)} lies {where}"
     for k in outside_of(NONE, steps["post_signal"], program.n_signals)[:1].tolist():
         yield f"step {step_name(moves, k)} posts to signal {int(steps['post_signal'][k])}, of {program.n_signals}"
@@ -234,7 +234,7 @@ def of_batches(moves: Moves) -> Iterator[str]:
 
 def of_switch(moves: Moves, program: Program, places: Map) -> Iterator[str]:
     """Yield what is malformed in what steps ask of a switch."""
-    steps, n = moves.steps.reshape(-1), program.n
+    steps, n = moves.steps.reshape(-1), program.ranks.per_node
     to_all, is_sum = steps["is_multicast"] == 1, steps["is_reduced"] == 1
     is_malformed = (
         ~np.isin(steps["is_multicast"], (0, 1)) | ~np.isin(steps["is_reduced"], (0, 1)) | (steps["spread"] < 0)

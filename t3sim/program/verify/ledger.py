@@ -8,7 +8,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import sent_granules
 from t3sim.program.operations import (
     AT_OPERANDS,
@@ -41,12 +43,13 @@ class Posted(NamedTuple):
     partial: int  # how much of it may come before all of it has
     amount: int
     source: int  # distance of the poster from the receiver
+    turned: NDArray[np.int64]  # for each distance from the receiver, that of the same GPU from the poster
     known: Knowledge  # in the frame of the poster: those of many posts share one clock
 
     @property
     def clock(self) -> Clock:
         """What the poster knew, in the frame of the receiver."""
-        clock = np.roll(self.known.clock, self.source, axis=0)
+        clock = self.known.clock[self.turned]
         if self.known.thread != NONE:
             clock[self.source, self.known.thread] = max(clock[self.source, self.known.thread], self.known.n_done)
         return clock
@@ -55,23 +58,23 @@ class Posted(NamedTuple):
 class Ledger:
     """The signals of all ranks, or of rank 0 if it represents all."""
 
-    def __init__(self, programs: Sequence[Program], n: int, tiles: Sequence[dict[int, TileState]]) -> None:
-        self.n, self.n_followed = n, len(programs)
+    def __init__(self, programs: Sequence[Program], ranks: Ranks, tiles: Sequence[dict[int, TileState]]) -> None:
+        self.ranks, self.n_followed = ranks, len(programs)
         self.counts = [np.zeros(program.n_signals, np.int64) for program in programs]
         self.posts: list[dict[int, dict[Chain, list[Posted]]]] = [{} for _ in programs]
         self.totals: list[dict[int, dict[Chain, int]]] = [{} for _ in programs]  # of the whole run
         self.posters: list[dict[int, set[Number]]] = [{} for _ in programs]
         for r, program in enumerate(programs):
             for i, operation in enumerate(program.operations):
-                for chain, post in posts_of(i, operation, tiles[r].get(i), n):
-                    to, key = self.at(r, post.distance), (-post.distance % n, chain)
+                for chain, post in posts_of(i, operation, tiles[r].get(i), ranks):
+                    to, key = self.at(r, post.distance), (ranks.back(post.distance), chain)
                     of_signal = self.totals[to].setdefault(post.signal, {})
                     of_signal[key] = of_signal.get(key, 0) + post.amount
                     self.posters[to].setdefault(post.signal, set()).add((r, i))
 
     def at(self, rank: int, distance: int) -> int:
         """Return the number, among those followed, of the GPU at *distance* of *rank*."""
-        return (rank + distance) % self.n if self.n_followed > 1 else 0
+        return int(self.ranks.at(rank, distance)) if self.n_followed > 1 else 0
 
     def most(self, rank: int, signal: int) -> int:
         """Return how much is posted to a signal in the whole run."""
@@ -79,10 +82,10 @@ class Ledger:
 
     def remember(self, r: int, chain: Hashable, post: Post, partial: int, known: Knowledge) -> None:
         """Remember that a post of rank *r* is complete, and what it knew."""
-        source = -post.distance % self.n
+        source = self.ranks.back(post.distance)
         posts = self.posts[self.at(r, post.distance)].setdefault(post.signal, {}).setdefault((source, chain), [])
         before = posts[-1].before + posts[-1].amount if posts else 0
-        posts.append(Posted(before, partial, post.amount, source, known))
+        posts.append(Posted(before, partial, post.amount, source, self.ranks.turned(post.distance), known))
 
     def joined(self, r: int, signal: int, at_least: int, clock: Clock, at: int) -> Clock:
         """Return what is known on rank *r*, in addition to *clock*, once a signal at distance *at* has this value."""
@@ -94,11 +97,11 @@ class Ledger:
             certain = (post for post in reversed(posts) if post.before + post.partial + others < at_least)
             last = next(certain, None)
             if last is not None:
-                clock = np.maximum(clock, np.roll(last.clock, at, axis=0))
+                clock = np.maximum(clock, last.clock[self.ranks.turned(self.ranks.back(at))])
         return clock
 
 
-def posts_of(i: int, operation: Operation, state: TileState | None, n: int) -> Iterator[tuple[Hashable, Post]]:
+def posts_of(i: int, operation: Operation, state: TileState | None, ranks: Ranks) -> Iterator[tuple[Hashable, Post]]:
     """Yield what operation *i* posts and which thread of its rank does; of a GEMM what its workgroups do together."""
     for post in operation.posts:
         yield ("stream", operation.stream), post
@@ -110,26 +113,26 @@ def posts_of(i: int, operation: Operation, state: TileState | None, n: int) -> I
     elif isinstance(operation, Moves):
         for row in operation.steps:
             for c, step in enumerate(row):
-                for post_of_step in step_posts(step, operation.flags, n):
+                for post_of_step in step_posts(step, operation.flags, ranks):
                     yield (i, c), post_of_step
 
 
-def step_posts(step: np.void | dict[str, int], flags: tuple[int, int], n: int) -> list[Post]:
-    """Return what a step of one of *n* ranks posts, all granules together."""
+def step_posts(step: np.void | dict[str, int], flags: tuple[int, int], ranks: Ranks) -> list[Post]:
+    """Return what a step of one of *ranks* posts, all granules together."""
     is_sent, n_granules = step["send"] != NONE, int(step["n_granules"])
     if step["post_signal"] == NONE or n_granules == 0:
         return []
     amount = sent_granules(n_granules, flags) if is_sent else n_granules
-    distances = receivers_of(step, n) if is_sent else [0]
+    distances = receivers_of(step, ranks) if is_sent else [0]
     return [Post(int(step["post_signal"]), distance, amount) for distance in distances]
 
 
-def receivers_of(step: np.void | dict[str, int], n: int) -> list[int]:
-    """Return the distances of the ranks, of *n*, that a step which sends sends to."""
-    return list(range(n)) if step["is_multicast"] else [int(step["distance"])]
+def receivers_of(step: np.void | dict[str, int], ranks: Ranks) -> list[int]:
+    """Return the distances of those of *ranks* that a step which sends sends to: by multicast, those of its node."""
+    return list(range(ranks.per_node)) if step["is_multicast"] else [int(step["distance"])]
 
 
-def waits_of(operation: Operation, n: int) -> list[tuple[int, int, int]]:
+def waits_of(operation: Operation, ranks: Ranks) -> list[tuple[int, int, int]]:
     """Return what *operation* waits for: signal, value, distance of the GPU that has it."""
     found = [(wait.signal, wait.at_least, 0) for wait in (*operation.after, *operation.until)]
     if isinstance(operation, Gemm) and operation.waits is not None:
@@ -137,15 +140,15 @@ def waits_of(operation: Operation, n: int) -> list[tuple[int, int, int]]:
         found += [(signal, at_least, 0) for signal, at_least in pairs if signal != NONE]
     elif isinstance(operation, Moves):
         for step in operation.steps[operation.steps["wait_signal"] != NONE]:
-            found += [(int(step["wait_signal"]), int(step["wait_at_least"]), d) for d in waited_at(step, n)]
+            found += [(int(step["wait_signal"]), int(step["wait_at_least"]), d) for d in waited_at(step, ranks)]
     return found
 
 
-def waited_at(step: np.void | dict[str, int], n: int) -> list[int]:
+def waited_at(step: np.void | dict[str, int], ranks: Ranks) -> list[int]:
     """Return the distances of the GPUs whose signal a step waits for."""
-    return sorted(set(sources_of(step, n))) if step["wait_where"] == AT_OPERANDS else [0]
+    return sorted(set(sources_of(step, ranks))) if step["wait_where"] == AT_OPERANDS else [0]
 
 
-def sources_of(step: np.void | dict[str, int], n: int) -> list[int]:
-    """Return the distances that the operands of a step lie at."""
-    return [int(step["source"] + j * step["source_stride"]) % n for j in range(step["n_operands"])]
+def sources_of(step: np.void | dict[str, int], ranks: Ranks) -> list[int]:
+    """Return the distances that the operands of a step lie at, all on one node."""
+    return [int(step["source"] + j * step["source_stride"]) % ranks.per_node for j in range(step["n_operands"])]

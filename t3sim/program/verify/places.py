@@ -81,7 +81,8 @@ def followed_buffers(programs: Sequence[Program]) -> set[str]:
                 places += [(steps["operand"] + j * steps["stride"])[steps["is_reduced"] > 0] for j in operands]
                 to_all = steps[steps["is_multicast"] > 0]
                 places += [
-                    to_all["destination"] - d * to_all["spread"] for d in range(1, program.n if len(to_all) else 1)
+                    to_all["destination"] - d * to_all["spread"]
+                    for d in range(1, program.ranks.per_node if len(to_all) else 1)
                 ]
         for place in places:
             granules = np.asarray(place, np.int64).ravel()

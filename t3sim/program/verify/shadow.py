@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.collective.ranks import Ranks
 from t3sim.program.operations import Content, Rows
 
 EMPTY, ZERO, BAD = -1, -2, -3  # instead of an element: never stored, zeros, a sum that is no element
@@ -47,12 +48,13 @@ class Breach(NamedTuple):
 class Frames:
     """How elements and ranks of one rank's frame are called by the rank at another distance."""
 
-    def __init__(self, n: int, chunk_size: int, n_parts: int = 0, n_choices: int = 0) -> None:
+    def __init__(self, ranks: Ranks, chunk_size: int, n_parts: int = 0, n_choices: int = 0) -> None:
         """*chunk_size* is more than the offsets inside a chunk.
 
         *n_parts* of a contribution have a bit each, and behind them *n_choices* of a token (``operations.Rows``).
         """
-        self.n, self.chunk_size, self.n_parts = n, chunk_size, n_parts
+        self.of_all, self.n, self.chunk_size, self.n_parts = ranks, ranks.n, chunk_size, n_parts
+        n = ranks.n
         self.element_type = np.int32 if n * chunk_size < 1 << 31 else np.int64
         self.rank_type = np.uint32 if n + n_parts + n_choices <= 32 else np.uint64
         self.all_ranks = (1 << n) - 1
@@ -98,15 +100,19 @@ class Frames:
 
     def seen_from(self, value: Value, distance: int) -> Value:
         """Return the same elements as the rank at *distance* calls them."""
-        d = distance % self.n
-        if d == 0:
+        if distance == 0:
             return value
         element, ranks = value
-        mine = d * self.chunk_size
-        turned = np.where(element < mine, element + (self.n * self.chunk_size - mine), element - mine)
-        kind = self.rank_type
-        parts, ranks = ranks & kind(self.all_parts | self.all_choices), ranks & kind(self.all_ranks)
-        bits = (ranks >> kind(d) | ranks << kind(self.n - d)) & kind(self.all_ranks) | parts
+        kind, back = self.rank_type, self.of_all.back(distance)
+        chunk, offset = np.divmod(element, self.chunk_size)
+        turned = self.of_all.turned(back)[chunk.clip(0)] * self.chunk_size + offset
+        bits = ranks & kind(self.all_parts | self.all_choices)
+        if self.of_all.n_nodes == 1:
+            ranks = ranks & kind(self.all_ranks)
+            bits |= (ranks >> kind(distance) | ranks << kind(self.n - distance)) & kind(self.all_ranks)
+        else:
+            for here, there in enumerate(self.of_all.turned(back).tolist()):
+                bits |= (ranks >> kind(here) & kind(1)) << kind(there)
         return Value(np.where(element < 0, element, turned).astype(self.element_type), bits)
 
 

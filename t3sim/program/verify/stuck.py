@@ -9,7 +9,7 @@ def note_missing_posts(following: Following) -> None:
     ledger, words = following.ledger, following.words
     for r, program in enumerate(following.programs):
         for i, operation in enumerate(program.operations):
-            for signal, at_least, at in sorted(set(waits_of(operation, following.n))):
+            for signal, at_least, at in sorted(set(waits_of(operation, following.ranks))):
                 most = ledger.most(ledger.at(r, at), signal)
                 if at_least > most:
                     message = f"{words.operation((r, i))} {words.waits(signal, at_least, at)}"

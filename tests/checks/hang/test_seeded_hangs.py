@@ -148,7 +148,7 @@ def miss_one_tile(core: GpuCore) -> None:
 
 
 def leak_read_ahead(core: GpuCore) -> None:
-    core.gpu.link_port.dma_tail = core.gpu.dma.read_ahead_granules
+    core.gpu.ports[0].dma_tail = core.gpu.dma.read_ahead_granules
     core.tables.dma_queue["at"] = NEVER
 
 
@@ -161,11 +161,11 @@ def open_window(core: GpuCore) -> None:
 
 
 def occupy_wire(core: GpuCore) -> None:
-    core.gpu.link_port.free_at_scaled = NEVER
+    core.gpu.ports[0].free_at_scaled = NEVER
 
 
 def shrink_buffer(core: GpuCore) -> None:
-    core.gpu.link_port.buffer_granules = 0
+    core.gpu.ports[0].buffer_granules = 0
 
 
 def expect_one_granule_more(core: GpuCore) -> None:

@@ -177,9 +177,9 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "a stream queue seen too full": ("fused", add("channels[].stream_queue_cycles", 1, codes.COMPUTE), "Q1 broken"),
     "a cycle counted twice": ("gemm", add("channels[].reason_cycles", 1, codes.FOR_REQUEST), "C7 broken: channel[0]"),
     "a clock that jumps": ("gemm", add("channels[].now"), "C7 broken: channel[0]: cycles of all reasons"),
-    "a wire busier than time": ("fused", add("link_port.busy_scaled"), "C7 broken: link_port: busy and idle time"),
-    "a port that waits without reason": ("fused", add("link_port.open_scaled", -1, codes.FOR_DEPENDENCY), "C7 broken"),
-    "a port that waits twice": ("fused", add("link_port.reason_scaled", 1, codes.FOR_DRAM), "C7 broken: link_port"),
+    "a wire busier than time": ("fused", add("ports[].busy_scaled"), "C7 broken: link_port: busy and idle time"),
+    "a port that waits without reason": ("fused", add("ports[].open_scaled", -1, codes.FOR_DEPENDENCY), "C7 broken"),
+    "a port that waits twice": ("fused", add("ports[].reason_scaled", 1, codes.FOR_DRAM), "C7 broken: link_port"),
     "a compute unit that works and waits at once": (
         "fused",
         add("compute_units[].reason_ticks", 1, codes.FOR_DRAM),
@@ -191,7 +191,7 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "a tracker entry leaks": ("fused", add("tracker.n_entries"), "C1 broken: tracker"),
     "a tracker entry without a tile": ("fused", add("tracker.n_allocated"), "C1 broken: tracker: entries allocated"),
     "a compute unit in line that is counted twice": ("fused", add("n_waiting_cus", 1), "in line at controllers"),
-    "a granule sent by nobody": ("fused", add("link_port.n_sent"), "C1 broken: link_port: granules sent"),
+    "a granule sent by nobody": ("fused", add("ports[].n_sent"), "C1 broken: link_port: granules sent"),
     "a message taken twice": ("fused", add("n_inbound"), "C1 broken: inbox"),
     "a DMA command taken before it is armed": ("fused", add("dma.n_taken", 99), "C1 broken: dma_engine"),
     "an access that is neither hit nor miss": ("gemm", add("l2.n_accesses"), "C5 broken: l2: accesses"),
@@ -213,7 +213,7 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "a tracker larger than it is": ("fused", add("tracker.peak_entries", 10**6), "B7 broken: tracker"),
     "too many loads in flight": ("gemm", add("compute_units[].outstanding_lines", 10**4), "B7 broken: compute_unit[0]"),
     "fewer loads in flight than none": ("gemm", add("compute_units[].outstanding_lines", -(10**4)), "not fewer than"),
-    "a link port beyond its buffer": ("fused", add("link_port.store_tail", 10**6), "B7 broken: link_port"),
+    "a link port beyond its buffer": ("fused", add("ports[].store_tail", 10**6), "B7 broken: link_port"),
 }
 
 # name -> (phase, defect seeded after the end, what is reported)
@@ -232,9 +232,9 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
         add("channels[].n_enqueued", 1, codes.COMPUTE, codes.LOCAL_STORE),
         "C3 broken: gpu: local stores",
     ),
-    "a remote store lost": ("fused", add("link_port.store_head", -1), "C3 broken: gpu: stores and signals for other"),
+    "a remote store lost": ("fused", add("ports[].store_head", -1), "C3 broken: gpu: stores and signals for other"),
     "a DMA read lost": ("fused", add("channels[].n_enqueued", -1, codes.COMM, codes.DMA_READ), "C3 broken: gpu: DMA"),
-    "a DMA granule not sent": ("fused", add("link_port.dma_head", -1), "C3 broken: gpu: DMA granules sent"),
+    "a DMA granule not sent": ("fused", add("ports[].dma_head", -1), "C3 broken: gpu: DMA granules sent"),
     "an update from nowhere": ("fused", add("expected_inbound", -1), "C3 broken: gpu: incoming granules"),
     "a store the tracker missed": ("fused", add("tracker.n_counted", -1), "C3 broken: gpu: stores counted"),
     "a tile triggered twice": ("fused", add("tracker.n_triggered"), "C3 broken: gpu: tiles triggered"),
@@ -249,7 +249,7 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
         add("channels[].n_enqueued", -1, codes.COMPUTE, codes.COLLECTIVE_WRITE),
         "C3 broken: gpu: results kept",
     ),
-    "a granule of a collective not sent": ("all-gather", add("link_port.n_sent", -1), "C1 broken: link_port: granules"),
+    "a granule of a collective not sent": ("all-gather", add("ports[].n_sent", -1), "C1 broken: link_port: granules"),
     "a granule of a collective lost": (
         "all-gather",
         add("channels[].n_enqueued", -1, codes.COMM, codes.INCOMING_WRITE),
@@ -323,7 +323,7 @@ def test_the_message_names_the_machine_the_place_and_both_numbers() -> None:
 @pytest.mark.parametrize(
     ("seed", "expected"),
     [
-        (lambda machine: add("link_port.n_sent")(machine.core), "granules put on the wire, against carried"),
+        (lambda machine: add("ports[].n_sent")(machine.core), "granules put on the wire, against carried"),
         (lambda machine: setattr(machine.link, "_n_shaped", 7), "granules delivered, against handed over"),
         (lambda machine: setattr(machine, "n_delivered", [7]), "granules delivered, against arrived: 7 is not"),
         (lambda machine: add("expected_inbound")(machine.core), "granules arrived, against expected"),

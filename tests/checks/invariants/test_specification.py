@@ -32,9 +32,9 @@ FIELDS = {
     "l2.crossing_ticks": "crossing and back",
     "l2.bank_ticks": "line through a bank",
     "l2.retained_granules": "retention",
-    "link_port.granule_cost": "rate",
-    "link_port.scale": "rate",
-    "link_port.buffer_granules": "buffer",
+    "ports.granule_cost": "rate",
+    "ports.scale": "rate",
+    "ports.buffer_granules": "buffer",
     "dma.bytes_per_tick_num": "rate",
     "tracker.n_sets": "sets",
     "tracker.entries_per_set": "entries of a set",
@@ -58,6 +58,8 @@ def change(core: GpuCore, path: str, by: int = 1) -> None:
     """Add to a field of the record, or of the first operation."""
     *parts, name = path.split(".")
     record: Any = core.gpu
+    if parts[:1] == ["ports"]:
+        record, parts = record.ports[0], parts[1:]
     for part in parts:
         record = core.tables.operations[0] if part == "operation" else record[part]
     record[name] += by

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import simpy
 
+from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import ring_reduce_scatter
 from t3sim.errors import ModelError
 from t3sim.fabric.link import Link
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.gpu.core import GpuCore
+from t3sim.gpu.core import GpuCore, Wires
 from t3sim.gpu.device import Device
 from t3sim.system.liveness import Liveness, WatchedEnvironment, run_to_end
 from t3sim.system.machine import leftovers
@@ -34,7 +35,7 @@ class Ring:
             core.load(at_once(ring_of(machine(), N, ring_reduce_scatter(N, 64))), start_at=0 if i else late_ticks)
             core.gpu.expected_inbound = core.tables.sends[N - 1]
             latency = core.ticks.from_ps(core.machine.link.latency)
-            core.wire_to(N, latency)
+            core.wire_to(Ranks.of(N), [Wires((N - 1,), core.machine.link.latency)])
             self.devices.append(Device(self.env, f"gpu[{i}]", core, latency))
         wires = [self.devices[i - 1].core.wire for i in range(N)]
         self.links = [Link(f"link[{i}]", wires[i], self.devices[i].receive) for i in range(N)]
@@ -77,7 +78,7 @@ def test_a_loss_on_a_link_is_found() -> None:
 
 def test_a_gpu_that_stops_sending_is_found_across_the_link() -> None:
     ring = Ring()
-    ring.devices[1].core.gpu.link_port.buffer_granules = 0
+    ring.devices[1].core.gpu.ports[0].buffer_granules = 0
     with pytest.raises(ModelError, match="deadlock") as hang:
         ring.run()
     assert "gpu[1].link_port" in "\n".join(hang.value.details.splitlines()[:5])

@@ -20,7 +20,7 @@ from t3sim.gpu.units.dram.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.units.dram.memory_controller import request
 from t3sim.gpu.units.l2.l2_slice import crossing_ticks, is_retained, note_stored, return_slot
 from t3sim.gpu.units.ledger import note_refused
-from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room
+from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, port_of
 from t3sim.gpu.units.signals import store_tag
 
 # What a line takes of the path, if it cannot go: the port has no room, others may go on; the memory has none.
@@ -91,7 +91,7 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
     is_found = distance == 0 and is_retained(gpu.l2, address)
     if distance != 0:
         has_place = distance > 0 or gpu.ingress_port.n_summing + n_granules <= gpu.ingress_port.most_sums
-        if not has_place or not has_buffer_room(gpu.link_port, 1):
+        if not has_place or not has_buffer_room(gpu.ports[port_of(gpu, distance)], 1):
             note_refused(cu, codes.FOR_LINK, 0)
             return NO_ROOM_IN_PORT
     elif not is_found and not finds_room(gpu, cu_index, channel_id, moves.traffic_class, n_granules):
@@ -139,7 +139,8 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
     n_granules = granules_of_line(gpu, step, line)
     n_sent = sent_granules(gpu, moves, step, line) if is_sent else 0
     cost = 0
-    if is_sent and not has_buffer_room(gpu.link_port, n_sent):
+    to = codes.EVERY if step.is_multicast else step.distance
+    if is_sent and not has_buffer_room(gpu.ports[port_of(gpu, to)], n_sent):
         note_refused(cu, codes.FOR_LINK, 0)
         return NO_ROOM_IN_PORT
     if step.kept_at >= 0:
@@ -157,12 +158,10 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
             note_stored(gpu.l2, kept + i, codes.COLLECTIVE_WRITE)
     if is_sent:
         there = step.destination + line * gpu.l2.granules_per_line * moves.buffer_places
-        distance = step.distance
         if step.is_multicast:
-            distance = codes.EVERY
             there += step.spread << codes.SPREAD_SHIFT
         for i in range(n_sent):
-            buffer_store(gpu, store_queue, step.send, distance, -1, there + i, step.post_signal, step.packet, at)
+            buffer_store(gpu, store_queue, step.send, to, -1, there + i, step.post_signal, step.packet, at)
         cost += (moves.store_ticks + moves.header_ticks) * n_sent // n_granules
     return cost
 

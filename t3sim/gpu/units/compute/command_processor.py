@@ -15,7 +15,7 @@ from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.codes import ENDING, GEMM, MOVES, NEVER, OVER, PENDING, RUNNING, SIGNAL
 from t3sim.gpu.units.l2.l2_slice import flush_dirty_lines
 from t3sim.gpu.units.ledger import note_idle_slots
-from t3sim.gpu.units.link.link_port import buffer_store, dma_queued, has_buffer_room
+from t3sim.gpu.units.link.link_port import buffer_store, dma_queued, has_buffer_room, is_sent_until, port_of
 from t3sim.gpu.units.signals import post
 
 
@@ -88,7 +88,7 @@ def end_operations(gpu, waits, posts, store_queue, now):
         is_over = has_ended(gpu, operation) and are_posted(
             gpu, waits, operation.first_wait + operation.n_waits, operation.n_untils
         )
-        if is_over and post_all(gpu, operation, posts, store_queue, now):
+        if is_over and has_left(gpu, operation, store_queue) and post_all(gpu, operation, posts, store_queue, now):
             operation.state = OVER
             operation.end_at = now
             gpu.n_awaited -= 1 - operation.is_background
@@ -96,6 +96,12 @@ def end_operations(gpu, waits, posts, store_queue, now):
             gpu.running[n_left] = gpu.running[place]
             n_left += 1
     gpu.n_running = n_left
+
+
+@kernel
+def has_left(gpu, operation, store_queue):
+    """Return whether what is posted from now on leaves behind the stores of an operation: one port keeps an order."""
+    return gpu.n_ports == 1 or is_sent_until(gpu, store_queue, operation.end_at + gpu.slot_ticks)
 
 
 @kernel
@@ -118,7 +124,7 @@ def has_ended(gpu, operation):
             gpu.l2.flush_cursor[bank] = 0  # for the GEMM that ends next
     if operation.is_tracked == 0:
         return True
-    has_sent = gpu.dma.n_commands_done == gpu.dma.n_commands and dma_queued(gpu.link_port) == 0
+    has_sent = gpu.dma.n_commands_done == gpu.dma.n_commands and dma_queued(gpu) == 0
     return gpu.n_tiles_open == 0 and has_sent
 
 
@@ -132,12 +138,12 @@ def post_all(gpu, operation, posts, store_queue, now):
         entry = posts[operation.first_post + operation.n_posted]
         if entry.distance == 0:
             post(gpu, gpu.signals, entry.signal, entry.amount)
-        elif not has_buffer_room(gpu.link_port, 1):
+        elif not has_buffer_room(gpu.ports[port_of(gpu, entry.distance)], 1):
             return False
         else:
             buffer_store(
                 gpu, store_queue, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
-                gpu.link_port.full_packet, now,
+                gpu.ports[0].full_packet, now,
             )  # fmt: skip
         operation.n_posted += 1
     return True

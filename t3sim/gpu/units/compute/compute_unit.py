@@ -38,7 +38,7 @@ from t3sim.gpu.units.l2.l2_slice import (
     take_returns,
 )
 from t3sim.gpu.units.ledger import note_issue, note_refused, note_refused_line, note_slot
-from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room
+from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, port_of
 from t3sim.gpu.units.signals import NO_SIGNAL, may_begin, store_tag, tile_of
 
 OUTSIDE, OF_THE_OTHER = -1, -2  # an operand line of a tile that its workgroup does not load
@@ -312,7 +312,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         cu.outstanding_granules += n_granules
         slot.stores_outstanding += n_granules
         return codes.WORKING
-    if not has_buffer_room(gpu.link_port, n_granules):
+    if not has_buffer_room(gpu.ports[port_of(gpu, tiles[tile].distance)], n_granules):
         return codes.FOR_LINK
     # The link's latency includes the way from the CU to the port.
     kind = codes.INCOMING_UPDATE if route == codes.ROUTE_REMOTE_UPDATE else codes.INCOMING_WRITE
@@ -431,10 +431,10 @@ def note_without_multiplying(gpu, workgroups, tiles, cu, state, credit, now):
 
 
 @kernel
-def end_workgroup(gpu, gemm, cu, slot, entry, now):
+def end_workgroup(gpu, gemm, cu, tiles, slot, entry, now):
     """A workgroup of a GEMM has stored its tile: its place is free."""
     entry.end_at = now
-    entry.sent_mark = gpu.link_port.store_tail
+    entry.sent_mark = gpu.ports[port_of(gpu, tiles[entry.first_tile].distance)].store_tail
     slot.workgroup = -1
     cu.shares -= gemm.share
     gemm.n_finished += 1
@@ -504,7 +504,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
         if loads:
             credit = issue_loads(gpu, gemm, cu_index, slot_index, workgroups, tiles, credit, stop_at, slot_end)
         if stores and has_stored_all(gpu, gemm, slot, now):
-            end_workgroup(gpu, gemm, cu, slot, entry, now)
+            end_workgroup(gpu, gemm, cu, tiles, slot, entry, now)
     cu.state_slots[state] += 1
     if state == codes.BUSY_MULTIPLYING:
         note_slot(gpu, cu, codes.WORKING)

@@ -21,6 +21,7 @@ from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.compute.unit_sleep import wake_unit
 from t3sim.gpu.units.l2.l2_slice import BUFFER_MASK
 from t3sim.gpu.units.ledger import note_dispatcher_slot
+from t3sim.gpu.units.link.link_port import port_of
 
 
 @kernel
@@ -154,7 +155,7 @@ def is_released(gpu, gemm, workgroups, tiles, dma_commands, index):
     if route == codes.ROUTE_REMOTE_UPDATE or route == codes.ROUTE_REMOTE_STORE:
         if entry.end_at < 0:
             return False
-        return gpu.link_port.store_head >= entry.sent_mark
+        return gpu.ports[port_of(gpu, tiles[entry.first_tile].distance)].store_head >= entry.sent_mark
     first = entry.first_tile
     if tiles[first].n_open > 0:
         return False

@@ -1,12 +1,12 @@
-"""The ingress port: what comes through a switch from all other GPUs shares one wire.
+"""The ingress ports: what comes from all GPUs behind a port shares the wire that leads to it.
 
-Models: in front of the wire the granules of each GPU wait in order; those that wait take turns, one granule at a time,
-so any number of senders share the wire exactly; what is alone on it passes at once (cut-through: its last bit arrives
-when it would without the switch).  Behind the wire they wait in the order of arrival for their controllers
+Models: in front of a wire the granules of each GPU wait in order; those that wait are served round-robin, one granule
+at a time, so any number of senders share the wire exactly; what is alone on it passes at once (cut-through: its last
+bit arrives when it would without the switch).  Behind the wires they wait in the order of arrival for their controllers
 (``mailbox``).  A GPU may have so many granules on the way here, waiting and taken from the wire included, as its part
 of the ingress buffer holds: what leaves the buffer is given back as credits, one message in each slot and for each
 GPU, which takes the latency of the link.
-A sum that the switch makes takes its turn like the granules of one more GPU, once all have contributed: the reduction
+A sum that the switch makes is served like the granules of one more GPU, once all have contributed: the reduction
 unit in front of this port makes so many a second, in the order in which they were asked for.  Its table has a place for
 each that has been asked for and has not come, so what contributes to it needs no room in the ingress buffer.
 Leaves out: the order in which a switch serves what arrives at the same moment from the same GPU; the wires that credits
@@ -23,7 +23,8 @@ from t3sim.gpu.units.link.link_port import wire_cost, write_message
 def take_credits(gpu, peers, arrivals):
     """Take the credits that have come back by now."""
     size = gpu.ingress_port.ring_size
-    for distance in range(len(peers)):
+    for place in range(gpu.wire.n_reached):
+        distance = gpu.wire.reached[place]
         peer = peers[distance]
         first = (len(peers) + distance) * size
         while peer.credit_head < peer.credit_tail:
@@ -35,61 +36,88 @@ def take_credits(gpu, peers, arrivals):
 
 
 @kernel
+def first_sum(gpu, peers, arrivals):
+    """Return the sum that comes next: complete once every GPU has contributed."""
+    size = gpu.ingress_port.ring_size
+    return arrivals[2 * len(peers) * size + (gpu.ingress_port.n_sums & (size - 1))]
+
+
+@kernel
 def serve_arrivals(gpu, peers, arrivals, inbox, slot_end):
-    """Move what leaves the wire before *slot_end* into the inbox."""
-    port = gpu.ingress_port
-    size = port.ring_size
-    n_peers = len(peers)  # behind their rings and those of credits is that of sums
+    """Move what leaves the wires before *slot_end* into the inbox, in order of time."""
     while gpu.inbox_tail - gpu.inbox_head < len(inbox):
-        chosen = -1
-        start = NEVER
-        cost = 0
-        for turn in range(n_peers + 1):
-            distance = (port.last_source + 1 + turn) % (n_peers + 1)
-            if distance == n_peers:
-                message = arrivals[2 * n_peers * size + (port.n_sums & (size - 1))]
-                if message.n_added < n_peers:
-                    continue
-            else:
-                peer = peers[distance]
-                if peer.data_head == peer.data_tail:
-                    continue
-                message = arrivals[distance * size + (peer.data_head & (size - 1))]
-            if message.at >= slot_end:
+        served_at, of_port, served, served_start, served_cost = slot_end, -1, -1, 0, 0
+        for p in range(gpu.n_ports):
+            port = gpu.ports[p]
+            n_places = port.end_reached - port.first_reached
+            has_sums = p == 0 and gpu.ingress_port.n_summing > 0
+            if port.n_waiting == 0 and not has_sums:
                 continue
-            # ``at`` is rounded up to a tick: its last bit may have come almost a tick before.
-            cost_of_this = wire_cost(port, message)
-            could_start = max(port.free_at_scaled, (message.at - 1) * port.scale + 1 - cost_of_this)
-            if distance == n_peers:
-                could_start = max(could_start, port.sum_at_scaled)
-            if could_start < start:
-                chosen, start, cost = distance, could_start, cost_of_this
-        if chosen < 0:
+            chosen, start, cost, arrived_at = -1, NEVER, 0, 0
+            for turn in range(n_places + 1):
+                place = (port.last_served + 1 + turn) % (n_places + 1)
+                if place == n_places:
+                    if not has_sums:
+                        continue
+                    message = first_sum(gpu, peers, arrivals)
+                    if message.n_added < gpu.wire.per_node:
+                        continue
+                else:
+                    distance = gpu.wire.reached[port.first_reached + place]
+                    if peers[distance].data_head == peers[distance].data_tail:
+                        continue
+                    message = first_of(gpu, peers, arrivals, distance)
+                if message.at >= slot_end:
+                    continue
+                # ``at`` is rounded up to a tick: its last bit may have come almost a tick before.
+                cost_of_this = wire_cost(port, message)
+                could_start = max(port.served_until_scaled, (message.at - 1) * port.scale + 1 - cost_of_this)
+                if place == n_places:
+                    could_start = max(could_start, gpu.ingress_port.sum_at_scaled)
+                if could_start < start:
+                    chosen, start, cost, arrived_at = place, could_start, cost_of_this, message.at
+            if chosen >= 0:
+                at = max(arrived_at, (start + cost + port.scale - 1) // port.scale)
+                if at < served_at:
+                    served_at, of_port, served, served_start, served_cost = at, p, chosen, start, cost
+        if of_port < 0:
             return
-        is_sum = chosen == n_peers
-        if is_sum:
-            message = arrivals[2 * n_peers * size + (port.n_sums & (size - 1))]
-        else:
-            message = arrivals[chosen * size + (peers[chosen].data_head & (size - 1))]
-        at = max(message.at, (start + cost + port.scale - 1) // port.scale)
-        if at >= slot_end:
-            return
-        write_message(
-            inbox[gpu.inbox_tail & (len(inbox) - 1)], at, message.kind, EVERY if is_sum else chosen, message.tile,
-            message.granule, message.signal, message.packet,
-        )  # fmt: skip
-        gpu.inbox_tail += 1
-        if is_sum:
-            message.n_added = 0
-            port.n_sums += 1
-            port.n_summing -= 1
-            port.sum_at_scaled = start + port.sum_cost
-        else:
-            peers[chosen].data_head += 1
-        port.last_source = chosen
-        port.free_at_scaled = start + cost
-        port.busy_scaled += cost
-        port.n_served += 1
+        serve(gpu, of_port, peers, arrivals, inbox, served, served_at)
+        port = gpu.ports[of_port]
+        if served == port.end_reached - port.first_reached:
+            gpu.ingress_port.sum_at_scaled = served_start + gpu.ingress_port.sum_cost
+        port.last_served = served
+        port.served_until_scaled = served_start + served_cost
+        port.served_scaled += served_cost
+
+
+@kernel
+def first_of(gpu, peers, arrivals, distance):
+    """Return the first message that waits of the GPU at *distance*."""
+    size = gpu.ingress_port.ring_size
+    return arrivals[distance * size + (peers[distance].data_head & (size - 1))]
+
+
+@kernel
+def serve(gpu, p, peers, arrivals, inbox, place, at):
+    """Move into the inbox the first message of the GPU at *place* behind port *p*, or the next sum."""
+    port = gpu.ports[p]
+    is_sum = place == port.end_reached - port.first_reached
+    distance = EVERY if is_sum else gpu.wire.reached[port.first_reached + place]
+    message = first_sum(gpu, peers, arrivals) if is_sum else first_of(gpu, peers, arrivals, distance)
+    write_message(
+        inbox[gpu.inbox_tail & (len(inbox) - 1)], at, message.kind, distance, message.tile, message.granule,
+        message.signal, message.packet,
+    )  # fmt: skip
+    gpu.inbox_tail += 1
+    gpu.ingress_port.n_served += 1
+    if is_sum:
+        message.n_added = 0
+        gpu.ingress_port.n_sums += 1
+        gpu.ingress_port.n_summing -= 1
+    else:
+        peers[distance].data_head += 1
+        port.n_waiting -= 1
 
 
 @kernel
@@ -99,7 +127,10 @@ def return_credits(gpu, peers, inbox, first, outbox, slot_end):
         message = inbox[place & (len(inbox) - 1)]
         if message.kind < SIGNAL and message.distance != EVERY:
             peers[message.distance].n_freed += 1
-    for distance in range(len(peers)):
+    if first == gpu.inbox_head:
+        return
+    for place in range(gpu.wire.n_reached):
+        distance = gpu.wire.reached[place]
         if peers[distance].n_freed > 0:
             write_message(outbox[gpu.n_outbox], slot_end, CREDIT, distance, -1, peers[distance].n_freed, -1, 1)
             gpu.n_outbox += 1

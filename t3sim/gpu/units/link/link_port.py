@@ -16,15 +16,23 @@ from t3sim.gpu.units._jit import kernel
 
 
 @kernel
+def port_of(gpu, distance):
+    """Return the number of the port that leads to the GPU at *distance*; multicast leaves through the first."""
+    if gpu.n_ports == 1 or distance < 0:
+        return 0
+    return gpu.wire.port_of[distance]
+
+
+@kernel
 def has_buffer_room(port, n_granules):
-    """Return whether the egress buffer takes *n_granules* more."""
+    """Return whether the egress buffer of a port takes *n_granules* more."""
     return port.store_tail - port.store_head + n_granules <= port.buffer_granules
 
 
 @kernel
 def buffer_place(port, number):
-    """Return the place of the *number*-th store in the egress buffer."""
-    return number % port.buffer_granules
+    """Return the place of the *number*-th store in the egress buffer: each port has a part of it."""
+    return port.number * port.buffer_granules + number % port.buffer_granules
 
 
 @kernel
@@ -42,25 +50,39 @@ def write_message(message, at, kind, distance, tile, granule, signal, packet):
 @kernel
 def buffer_store(gpu, store_queue, kind, distance, tile, granule, signal, packet, ready_at):
     """Put a store for another GPU into the egress buffer; the caller has asked ``has_buffer_room``."""
-    port = gpu.link_port
+    port = gpu.ports[port_of(gpu, distance)]
     entry = store_queue[buffer_place(port, port.store_tail)]
     write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
     port.store_tail += 1
 
 
 @kernel
-def queue_dma_data(port, dma_queue, kind, distance, tile, granule, signal, ready_at):
+def dma_place(gpu, number, p, dma_queue):
+    """Return where the *number*-th granule of DMA data at port *p* waits: each port has an equal part of the queue."""
+    if gpu.n_ports == 1:
+        return number % len(dma_queue)
+    n_places = len(dma_queue) // gpu.n_ports
+    return p * n_places + number % n_places
+
+
+@kernel
+def queue_dma_data(gpu, dma_queue, kind, distance, tile, granule, signal, ready_at):
     """Queue one granule of the DMA engine, which bounds how many there are; NEVER: its data are on their way."""
-    entry = dma_queue[port.dma_tail % len(dma_queue)]
+    p = port_of(gpu, distance)
+    port = gpu.ports[p]
+    entry = dma_queue[dma_place(gpu, port.dma_tail, p, dma_queue)]
     packet = port.multicast_packet if kind == codes.CONTRIBUTION else port.full_packet
     write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
     port.dma_tail += 1
 
 
 @kernel
-def dma_queued(port):
-    """Return DMA granules that have been asked for and are not yet on the wire."""
-    return port.dma_tail - port.dma_head
+def dma_queued(gpu):
+    """Return DMA granules that have been asked for and are not yet on a wire."""
+    n_queued = 0
+    for p in range(gpu.n_ports):
+        n_queued += gpu.ports[p].dma_tail - gpu.ports[p].dma_head
+    return n_queued
 
 
 @kernel
@@ -84,26 +106,25 @@ def may_leave(gpu, peers, message):
         return True
     if message.distance != codes.EVERY:
         return peers[message.distance].credits > 0
-    for distance in range(len(peers)):
+    for distance in range(gpu.wire.per_node):
         if peers[distance].credits <= 0:
             return False
     return True
 
 
 @kernel
-def take_credit(peers, message):
+def take_credit(gpu, peers, message):
     """A granule goes on the wire: it takes room where it goes; of the sum it is for, the switch has kept room."""
     if message.distance != codes.EVERY:
         peers[message.distance].credits -= message.kind != codes.CONTRIBUTION
         return
-    for distance in range(len(peers)):
+    for distance in range(gpu.wire.per_node):
         peers[distance].credits -= 1
 
 
 @kernel
-def start_of(gpu, peers, message):
+def start_of(gpu, port, peers, message):
     """Return when the first in line can go on the wire, in 1/scale ticks; NEVER if that is not known yet."""
-    port = gpu.link_port
     if message.at >= codes.NEVER or not may_leave(gpu, peers, message):
         return codes.NEVER
     # What waited for room goes on in this slot.
@@ -111,30 +132,39 @@ def start_of(gpu, peers, message):
 
 
 @kernel
-def start_of_stores(gpu, peers, store_queue):
-    """Return when the head of the egress buffer can go on the wire, in 1/scale ticks; NEVER: there is none."""
-    port = gpu.link_port
-    if port.store_head == port.store_tail:
-        return codes.NEVER
-    return start_of(gpu, peers, store_queue[buffer_place(port, port.store_head)])
+def is_sent_until(gpu, store_queue, slot_end):
+    """Return whether all that was stored in the slots up to *slot_end* is on a wire."""
+    for p in range(gpu.n_ports):
+        port = gpu.ports[p]
+        if port.store_head < port.store_tail and store_queue[buffer_place(port, port.store_head)].at < slot_end:
+            return False
+    return True
 
 
 @kernel
-def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
-    """Put on the wire what can start before *slot_end*; a message is complete at ``at``."""
-    port = gpu.link_port
+def start_of_stores(gpu, port, peers, store_queue):
+    """Return when the head of the egress buffer can go on the wire, in 1/scale ticks; NEVER: there is none."""
+    if port.store_head == port.store_tail:
+        return codes.NEVER
+    return start_of(gpu, port, peers, store_queue[buffer_place(port, port.store_head)])
+
+
+@kernel
+def transmit(gpu, p, peers, store_queue, dma_queue, outbox, slot_end):
+    """Put on the wire of port *p* what can start before *slot_end*; a message is complete at ``at``."""
+    port = gpu.ports[p]
     until = slot_end * port.scale
     while True:
-        stores_at = start_of_stores(gpu, peers, store_queue)
+        stores_at = start_of_stores(gpu, port, peers, store_queue)
         dma_at = codes.NEVER
         if port.dma_head < port.dma_tail:
-            dma_at = start_of(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
+            dma_at = start_of(gpu, port, peers, dma_queue[dma_place(gpu, port.dma_head, p, dma_queue)])
         start = min(stores_at, dma_at)
         if start >= until or start == codes.NEVER:
             return
         takes_dma = dma_at < stores_at or (dma_at == stores_at and port.last_source == codes.FROM_STORES)
         if takes_dma:
-            entry = dma_queue[port.dma_head % len(dma_queue)]
+            entry = dma_queue[dma_place(gpu, port.dma_head, p, dma_queue)]
             port.dma_head += 1
             port.last_source = codes.FROM_DMA
         else:
@@ -150,7 +180,7 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
         else:
             port.n_sent += 1
             if gpu.ingress_port.is_there:
-                take_credit(peers, entry)
+                take_credit(gpu, peers, entry)
         complete_at = (port.free_at_scaled + port.scale - 1) // port.scale
         write_message(
             outbox[gpu.n_outbox], complete_at, entry.kind, entry.distance, entry.tile, entry.granule, entry.signal,
@@ -160,21 +190,33 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
 
 
 @kernel
-def is_empty(port):
-    """Return whether everything has been put on the wire."""
-    return port.store_head == port.store_tail and port.dma_head == port.dma_tail
+def is_empty(gpu):
+    """Return whether everything has been put on the wires."""
+    for p in range(gpu.n_ports):
+        if gpu.ports[p].store_head < gpu.ports[p].store_tail or gpu.ports[p].dma_head < gpu.ports[p].dma_tail:
+            return False
+    return True
 
 
 @kernel
-def reason_without_data(gpu, peers, store_queue, dma_queue):
-    """Return what the port waits for while nothing is on the wire, as things are before it transmits."""
-    port = gpu.link_port
+def n_sent_by(gpu):
+    """Return how many granules have been put on the wires."""
+    n_sent = 0
+    for p in range(gpu.n_ports):
+        n_sent += gpu.ports[p].n_sent
+    return n_sent
+
+
+@kernel
+def reason_without_data(gpu, p, peers, store_queue, dma_queue):
+    """Return what port *p* waits for while nothing is on its wire, as things are before it transmits."""
+    port = gpu.ports[p]
     if gpu.n_active_slots == 0:
         return codes.FOR_LAUNCH
     if port.store_head < port.store_tail:
         if not may_leave(gpu, peers, store_queue[buffer_place(port, port.store_head)]):
             return codes.FOR_LINK
     if port.dma_head < port.dma_tail:
-        has_room = may_leave(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
+        has_room = may_leave(gpu, peers, dma_queue[dma_place(gpu, port.dma_head, p, dma_queue)])
         return codes.FOR_DRAM if has_room else codes.FOR_LINK
     return codes.FOR_DMA if gpu.dma.n_taken < gpu.dma.n_ready else codes.FOR_DEPENDENCY

@@ -15,7 +15,7 @@ from t3sim.gpu.units.collective.move_lines import deliver_collective_read
 from t3sim.gpu.units.dram.address_map import channel_of, granule_address, memory_cycle, place_of
 from t3sim.gpu.units.dram.memory_controller import has_room, request
 from t3sim.gpu.units.l2.l2_slice import note_stored
-from t3sim.gpu.units.link.link_port import is_load, queue_dma_data, write_message
+from t3sim.gpu.units.link.link_port import is_load, port_of, queue_dma_data, write_message
 from t3sim.gpu.units.signals import NO_SIGNAL, post, store_tag
 
 
@@ -80,11 +80,12 @@ def serve_load(gpu, message, dma_queue):
     if not has_room(gpu.channels[channel_id], gpu.inbound_class, n_granules):
         return False
     at = memory_cycle(gpu, max(message.at, gpu.now))
+    p = port_of(gpu, message.distance)
     for i in range(n_granules):
         place = place_of(gpu, message.granule + i, codes.REMOTE_READ)
-        request(gpu, channel_id, gpu.inbound_class, place, gpu.link_port.dma_tail, at)
+        request(gpu, channel_id, gpu.inbound_class, place, gpu.ports[p].dma_tail * gpu.n_ports + p, at)
         queue_dma_data(
-            gpu.link_port, dma_queue, kind, message.distance, message.tile, message.granule + i, NO_SIGNAL, codes.NEVER,
+            gpu, dma_queue, kind, message.distance, message.tile, message.granule + i, NO_SIGNAL, codes.NEVER,
         )  # fmt: skip
     gpu.n_loads += n_granules
     return True

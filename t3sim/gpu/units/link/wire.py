@@ -14,7 +14,7 @@ Pinned by tests/network/test_link.py and tests/network/test_wire.py.
 
 from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
-from t3sim.gpu.units.link.link_port import is_load, write_message
+from t3sim.gpu.units.link.link_port import is_load, port_of, write_message
 
 
 @kernel
@@ -23,31 +23,60 @@ def carry(wire, messages, n_messages):
 
     ``at`` is when the last bit of each left the sender, then when it arrives.
     """
+    is_in_time = True
+    first = 0
+    while first < n_messages:  # those of a port come together
+        p = wire.port_of[max(messages[first].distance, 0)]
+        first, is_as_fast = carry_of_port(wire, p, messages, first, n_messages)
+        is_in_time = is_in_time and is_as_fast
+    return is_in_time
+
+
+@kernel
+def carry_of_port(wire, p, messages, first, n_messages):
+    """Carry those of *messages*, from *first* on, that leave through port *p*, up to the next one that does not.
+
+    Return the number of that one, and whether the port kept to the rate.
+    """
     cost = 0
-    last_at = wire.last_at
+    last_at = wire.last_at[p]
     packet, header = -1, 0  # of the message before
-    for i in range(n_messages):
+    i = first
+    while i < n_messages:
         message = messages[i]
+        if wire.port_of[max(message.distance, 0)] != p:
+            break
+        i += 1
         is_granule = message.kind < codes.SIGNAL
         if is_granule or is_load(message):
             if message.at < last_at:
-                return False
+                return i, False
             last_at = message.at
             if message.packet != packet:
                 packet = int(message.packet)
-                header = wire.header_cost // max(packet, 1)
+                header = wire.header_cost[p] // max(packet, 1)
             cost += header
             if is_granule:
-                cost += wire.payload_cost
+                cost += wire.payload_cost[p]
                 wire.n_granules += 1
                 wire.n_multicast += message.distance == codes.EVERY
                 wire.n_contributions += message.kind == codes.CONTRIBUTION
-        message.at += wire.latency_ticks
+        message.at += wire.latency_ticks[p]
         if message.distance > 0:
-            message.distance = wire.n_gpus - message.distance
-    is_in_time = cost <= (last_at - wire.last_at + 1) * wire.scale
-    wire.last_at = last_at
-    return is_in_time
+            message.distance = way_back(wire, message.distance)
+    is_in_time = cost <= (last_at - wire.last_at[p] + 1) * wire.scale[p]
+    wire.last_at[p] = last_at
+    return i, is_in_time
+
+
+@kernel
+def way_back(wire, distance):
+    """Return the distance of the sender as the receiver sees it (collective/ranks.py)."""
+    if wire.n_gpus == wire.per_node:
+        return wire.n_gpus - distance
+    nodes, gpus = distance // wire.per_node, distance % wire.per_node
+    n_nodes = wire.n_gpus // wire.per_node
+    return (n_nodes - nodes) % n_nodes * wire.per_node + (wire.per_node - gpus) % wire.per_node
 
 
 @kernel
@@ -59,10 +88,10 @@ def take_in(gpu, peers, arrivals, inbox, messages, first, n_messages):
     n_taken = first
     while n_taken < n_messages and finds_room(gpu, peers, arrivals, inbox, messages[n_taken]):
         if is_load(messages[n_taken]):
-            n_askers = len(peers) if messages[n_taken].distance == codes.EVERY else 1
+            n_askers = gpu.wire.per_node if messages[n_taken].distance == codes.EVERY else 1
             gpu.n_asked_for += messages[n_taken].signal * n_askers
         n_taken += 1
-    note_waiting(gpu, peers)
+    note_waiting(gpu)
     return n_taken
 
 
@@ -92,6 +121,7 @@ def finds_room(gpu, peers, arrivals, inbox, message):
         return False
     arrivals[message.distance * size + (peer.data_tail & (size - 1))] = message
     peer.data_tail += 1
+    gpu.ports[port_of(gpu, message.distance)].n_waiting += 1
     return True
 
 
@@ -117,9 +147,9 @@ def contribute(gpu, peers, arrivals, message):
 
 
 @kernel
-def place_on(granule, distance, n_gpus):
-    """Return the place of a message to every GPU on the one that hears it from *distance*."""
-    hops = n_gpus - distance if distance > 0 else 0
+def place_on(granule, distance, per_node):
+    """Return the place of a message to every GPU of a node on the one that hears it from *distance*."""
+    hops = per_node - distance if distance > 0 else 0
     return (granule & codes.PLACE_MASK) - hops * (granule >> codes.SPREAD_SHIFT)
 
 
@@ -127,26 +157,26 @@ def place_on(granule, distance, n_gpus):
 def hears_from_all(gpu, peers, arrivals, message):
     """One GPU stands for all: what it sends to every GPU reaches it from each of them; return whether there is room."""
     size = gpu.ingress_port.ring_size
-    for distance in range(len(peers)):
+    for distance in range(gpu.wire.per_node):
         if peers[distance].data_tail - peers[distance].data_head == size:
             return False
-    for distance in range(len(peers)):
+    for distance in range(gpu.wire.per_node):
         entry = arrivals[distance * size + (peers[distance].data_tail & (size - 1))]
         write_message(
             entry, message.at, message.kind, distance, message.tile,
-            place_on(message.granule, distance, len(peers)), message.signal, message.packet,
+            place_on(message.granule, distance, gpu.wire.per_node), message.signal, message.packet,
         )  # fmt: skip
         peers[distance].data_tail += 1
+    gpu.ports[0].n_waiting += gpu.wire.per_node
     return True
 
 
 @kernel
-def note_waiting(gpu, peers):
+def note_waiting(gpu):
     """Note how many messages wait to be taken in, if there were never as many."""
     n_waiting = gpu.inbox_tail - gpu.inbox_head
-    if gpu.ingress_port.is_there:
-        for distance in range(len(peers)):
-            n_waiting += peers[distance].data_tail - peers[distance].data_head
+    for p in range(gpu.n_ports):
+        n_waiting += gpu.ports[p].n_waiting
     gpu.peak_inbox = max(gpu.peak_inbox, n_waiting)
 
 
@@ -173,7 +203,10 @@ def hear_itself(gpu, peers, arrivals, inbox, outbox, dma_queue):
 @kernel
 def lacks_places(gpu, dma_queue):
     """Return whether what others have asked for, and has not been sent, needs more places in front of the link."""
-    return gpu.n_asked_for - gpu.link_port.dma_head > len(dma_queue)
+    n_sent = 0
+    for p in range(gpu.n_ports):
+        n_sent += gpu.ports[p].dma_head
+    return gpu.n_asked_for - n_sent > len(dma_queue) // gpu.n_ports
 
 
 # --- as Python calls them, on arrays ---------------------------------------------------------------

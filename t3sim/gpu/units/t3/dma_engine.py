@@ -14,7 +14,7 @@ from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.dram.address_map import channel_of, granule_address, granule_there, memory_cycle, place_of
 from t3sim.gpu.units.dram.memory_controller import has_room, request
 from t3sim.gpu.units.ledger import note_dma_slot
-from t3sim.gpu.units.link.link_port import dma_queued, queue_dma_data
+from t3sim.gpu.units.link.link_port import dma_place, dma_queued, port_of, queue_dma_data
 from t3sim.gpu.units.signals import NO_SIGNAL, granule_of, store_tag, tile_of
 
 
@@ -40,9 +40,9 @@ def arm_triggered(gpu, tiles, dma_commands, ready_fifo):
 @kernel
 def issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
     """Read granules of ready blocks until the rate, the read-ahead or a full queue stops it."""
-    before = gpu.link_port.dma_tail
+    before = gpu.dma.reads_in_flight
     stopped_by = issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
-    note_dma_slot(gpu.dma, codes.WORKING if gpu.link_port.dma_tail > before else stopped_by)
+    note_dma_slot(gpu.dma, codes.WORKING if gpu.dma.reads_in_flight > before else stopped_by)
 
 
 @kernel
@@ -51,6 +51,17 @@ def reason_without_block(dma):
     if dma.n_taken < dma.n_commands:
         return codes.FOR_DEPENDENCY
     return codes.FOR_DRAM if dma.n_commands_done < dma.n_commands else codes.NOTHING_LEFT
+
+
+@kernel
+def has_data_to_send(gpu, dma_queue):
+    """Return whether the first granule in line at a port has been read."""
+    for p in range(gpu.n_ports):
+        port = gpu.ports[p]
+        if port.dma_head < port.dma_tail:
+            if dma_queue[dma_place(gpu, port.dma_head, p, dma_queue)].at < codes.NEVER:
+                return True
+    return False
 
 
 @kernel
@@ -64,9 +75,8 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
     cost = gpu.granule_bytes * dma.bytes_per_tick_den
     dma.credit = min(dma.credit + per_slot, per_slot + max(per_slot, cost))
     while dma.n_taken < dma.n_ready and dma.credit >= cost:
-        if dma_queued(gpu.link_port) >= dma.read_ahead_granules:
-            has_data = dma_queue[gpu.link_port.dma_head % len(dma_queue)].at < codes.NEVER
-            return codes.FOR_LINK if has_data else codes.FOR_DRAM
+        if dma_queued(gpu) >= dma.read_ahead_granules:
+            return codes.FOR_LINK if has_data_to_send(gpu, dma_queue) else codes.FOR_DRAM
         command = dma_commands[ready_fifo[dma.n_taken]]
         if dma.turn_at < 0:
             dma.turn_at = now
@@ -83,10 +93,10 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
             request(gpu, channel_id, gpu.inbound_class, place, tag, memory_cycle(gpu, now))
             if command.start_at < 0:
                 command.start_at = now
-                command.queue_start = gpu.link_port.dma_tail
+                command.queue_start = gpu.ports[port_of(gpu, tiles[tile].distance)].dma_tail
             there = granule_there(tiles, tile, dma.granule_cursor)
             queue_dma_data(
-                gpu.link_port, dma_queue, command.kind, tiles[tile].distance, tiles[tile].to_tile, there,
+                gpu, dma_queue, command.kind, tiles[tile].distance, tiles[tile].to_tile, there,
                 tiles[tile].signal, codes.NEVER,
             )  # fmt: skip
             dma.credit -= cost
@@ -109,7 +119,8 @@ def forward_granule(gpu, dma_queue, tiles, dma_commands, tag, done_at):
     granule = granule_of(tag)
     gpu.dma.reads_in_flight -= 1
     command = dma_commands[tiles[tile].dma_command]
-    dma_queue[(command.queue_start + tiles[tile].block_offset + granule) % len(dma_queue)].at = done_at
+    number, p = command.queue_start + tiles[tile].block_offset + granule, port_of(gpu, tiles[tile].distance)
+    dma_queue[dma_place(gpu, number, p, dma_queue)].at = done_at
     command.granules_left -= 1
     if command.granules_left == 0:
         command.end_at = done_at

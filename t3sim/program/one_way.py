@@ -1,0 +1,70 @@
+"""Send and receive, and broadcast: data that go one way, piece by piece.
+
+*Send and receive*: each GPU sends an array to the next one of its node, or, with several nodes, to the GPU of the same
+number on the next node.  A sender fills a receive buffer and a receiver copies each piece to the output; to another
+node the network interface sends from memory to memory.
+*Broadcast*: a chain from rank 0 over all GPUs of a node, and over the first GPUs of the nodes; each passes on a piece
+when it has arrived (NCCL's ring).
+Pinned by ``tests/collective/test_one_way.py``.
+"""
+
+from t3sim.program.kernels import program
+from t3sim.program.operations import STORE, Content, Program, Wait
+from t3sim.program.operator import Operator
+from t3sim.program.roles import Roles, pieces_of
+
+
+def send_receive_program(op: Operator, rank: int) -> Program:
+    """Return what each GPU runs that sends an array of the size of *op* to the next one, and receives one."""
+    size, ranks, memory = op.n * op.chunk_granules, op.ranks, op.memory()
+    is_far = ranks.n_nodes > 1
+    distance = ranks.per_node if is_far else 1
+    pieces = pieces_of(op, size)
+    roles = Roles(op, [] if is_far else ["send", "receive"])
+    data, staged, output = (memory.buffer(name, size) for name in ("data", "staged", "output"))
+    arrived = memory.signal("arrived", len(pieces))
+    for i, start, length in pieces:
+        step = {"n_granules": length, "n_operands": 1, "operand": data.first + start, "distance": distance}
+        to = {"send": STORE, "destination": (output if is_far else staged).first + start, "post_signal": arrived[i]}
+        if is_far:
+            roles.send_message(step | to)
+            continue
+        roles.add("send", i, step | to)
+        roles.add("receive", i, {
+            "n_granules": length, "n_operands": 1, "operand": staged.first + start, "kept_at": output.first + start,
+            "wait_signal": arrived[i], "wait_at_least": length,
+        })  # fmt: skip
+    waits = [Wait(arrived[i], length) for i, _, length in pieces] if is_far else []
+    inputs = (Content(data.first, size, 0, of=0),)
+    source = int(ranks.back(distance))
+    outputs = (Content(output.first, size, source, of=source),)
+    return program(op, rank, memory, *roles.operations(waits), inputs=inputs, outputs=outputs)
+
+
+def broadcast_program(op: Operator, rank: int) -> Program:
+    """Return what *rank* runs of the broadcast of an array of the size of *op* from rank 0: it passes pieces on.
+
+    Inside a node GPU d sends to GPU d - 1, as in rings; GPU 0 of a node, the first of its chain, also to the next node.
+    """
+    size, ranks, memory = op.n * op.chunk_granules, op.ranks, op.memory()
+    g, (node, gpu) = ranks.per_node, divmod(rank, ranks.per_node)
+    pieces = pieces_of(op, size)
+    sends_near, sends_far = g > 1 and gpu != 1 % g, gpu == 0 and node < ranks.n_nodes - 1
+    roles = Roles(op, ["pass on"] if sends_near else [])
+    data, output = (memory.buffer(name, size) for name in ("data", "output"))
+    arrived = memory.signal("arrived", len(pieces))
+    for i, start, length in pieces:
+        given = (data if rank == 0 else output).first + start
+        after = {} if rank == 0 else {"wait_signal": arrived[i], "wait_at_least": length}
+        step = {"n_granules": length, "n_operands": 1, "operand": given, **after}
+        to = {"send": STORE, "destination": output.first + start, "post_signal": arrived[i]}
+        if sends_near:
+            roles.add("pass on", i, step | to | {"distance": g - 1})
+        if sends_far:
+            roles.send_message(step | to | {"distance": g})
+    first = int(ranks.at(0, ranks.back(rank)))  # the distance of rank 0
+    content = Content(data.first, size, first, of=first)
+    waits = [Wait(arrived[i], length) for i, _, length in pieces]
+    operations = roles.operations() if rank == 0 else roles.operations(waits) or [roles.receiver(waits)]
+    here = (content,) if rank == 0 else (Content(output.first, size, first, of=first),)
+    return program(op, rank, memory, *operations, inputs=(content,) if rank == 0 else (), outputs=here)
