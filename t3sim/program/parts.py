@@ -180,9 +180,9 @@ def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_un
     """Return the plan of an operator that is one collective, on a number of compute units (default: all)."""
     collective, n_units = op.collective, n_compute_units
     if collective == "all-to-all":
-        return Plan(in_order(Part.of("all_to_all", collective, lambda rank: all_to_all_program(op, rank), op.n)))
+        return Plan(in_order(part_of(op, "all_to_all", collective, all_to_all_program)))
     if collective == "send-receive":
-        return Plan(in_order(Part.of("send_receive", collective, lambda rank: send_receive_program(op, rank), op.n)))
+        return Plan(in_order(part_of(op, "send_receive", collective, send_receive_program)))
     if collective == "broadcast":
         return Plan(in_order(Part.of("broadcast", collective, lambda rank: broadcast_program(op, rank), op.n)))
     if op.algorithm in LEVELS:
@@ -226,7 +226,7 @@ def levels_part(op: Operator, collective: Op) -> Part | None:
     if op.n == 1:
         return None
     name = f"{collective}, {'direct' if op.ranks.n_nodes == 1 else 'hierarchical'}"
-    return Part.of(collective.replace("-", "_"), name, lambda rank: levels_program(op, rank, collective), op.n)
+    return part_of(op, collective.replace("-", "_"), name, lambda op, rank: levels_program(op, rank, collective))
 
 
 def nvls_part(op: Operator, collective: Op) -> Part | None:
@@ -234,7 +234,7 @@ def nvls_part(op: Operator, collective: Op) -> Part | None:
     if op.n == 1:
         return None
     name = f"{collective}, NVLS"
-    return Part.of(collective.replace("-", "_"), name, lambda rank: nvls_program(op, rank, collective), op.n)
+    return part_of(op, collective.replace("-", "_"), name, lambda op, rank: nvls_program(op, rank, collective))
 
 
 def named(part: str, n_compute_units: int | None) -> str:
