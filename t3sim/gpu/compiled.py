@@ -30,7 +30,7 @@ import json, sys
 from t3sim.gpu.compiled import Layout, compile_from_the_last
 compile_from_the_last(Layout(*json.loads(sys.argv[1])))
 """
-NUMBERS = ("now", "slot_end", "bin_index")  # what the loop calls its own numbers, and hands on
+NUMBERS = ("now", "slot_end", "bin_index", "p")  # what the loop calls its own numbers, and hands on
 
 
 def is_compiled(layout: Layout) -> bool:

@@ -64,10 +64,10 @@ class Port:
 
     def queue_dma(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
-            queue_dma_data(self.port, self.dma_queue, INCOMING_UPDATE, -1, 20, i, -1, at)
+            queue_dma_data(self.gpu, self.dma_queue, INCOMING_UPDATE, -1, 20, i, -1, at)
 
     def transmit(self, slot_end: int = FOREVER) -> None:
-        transmit(self.gpu, self.core.peers, self.core.store_queue, self.dma_queue, self.outbox, slot_end)
+        transmit(self.gpu, 0, self.core.peers, self.core.store_queue, self.dma_queue, self.outbox, slot_end)
 
     def sent(self) -> list[tuple[int, str, int]]:
         names = {(INCOMING_WRITE, 10): "store", (INCOMING_UPDATE, 20): "dma"}
@@ -107,7 +107,7 @@ def test_departures_are_those_of_the_twin_for_any_slot(rate: str, stores: list[i
     port.queue_dma(dma)
     cost = granule_time(port.core)
     slot_end, n_sent = 0, 0
-    while not is_empty(port.port):
+    while not is_empty(port.gpu):
         slot_end += slot
         port.transmit(slot_end)
         departures = port.outbox["at"][n_sent : int(port.gpu.n_outbox)].tolist()
