@@ -38,7 +38,8 @@ from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.conftest import REPOSITORY, sample
+
 UNCHANGED = "unchanged"
 
 
@@ -53,7 +54,7 @@ class Mutant:
 
 
 def run_mutants(
-    mutants: Sequence[Mutant], scenario: str, *, seconds_each: int = 20, seconds: int = 250
+    mutants: Sequence[Mutant], scenario: str, *, seconds_each: int = 20, seconds: int | None = None
 ) -> dict[str, str]:
     """Return the outcome of ``module:function`` under each mutant by name, and without any under ``UNCHANGED``.
 
@@ -66,7 +67,7 @@ def run_mutants(
     environment = {**os.environ, "T3SIM_INTERPRETED": "1"}
     process = subprocess.run(
         [sys.executable, "-m", "tests.harness.mutants"], cwd=REPOSITORY, env=environment, input=job,
-        capture_output=True, text=True, timeout=seconds, check=False,
+        capture_output=True, text=True, timeout=seconds or sample(7000, 250), check=False,
     )  # fmt: skip
     if process.returncode != 0:
         raise RuntimeError(process.stderr)

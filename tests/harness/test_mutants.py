@@ -82,7 +82,8 @@ def mutants_in(module: ModuleType) -> Iterator[Mutant]:
     """Yield the mutants in the lists of a module, each by itself or in a record."""
     for value in vars(module).values():
         for one in value if isinstance(value, (list, tuple)) else ():
-            mutant = getattr(one, "mutant", one)
+            is_row = isinstance(one, tuple) and len(one) > 3 and str(one[1]).startswith("t3sim.")
+            mutant = Mutant(*one[:4]) if is_row else getattr(one, "mutant", one)
             if isinstance(mutant, Mutant):
                 yield mutant
 

@@ -173,9 +173,9 @@ DEFECTS = (
     ("cycles passed over", LEDGER, "else idle_reason] += n_cycles", "else idle_reason] += 1", "channel[0]"),
     (
         "no link in a collective",
-        "t3sim.gpu.units.collective.move_kernel",
-        "note_refused(cu, codes.FOR_LINK, 0)  # it goes on with its loads",
-        "pass",
+        "t3sim.gpu.units.collective.move_lines",
+        "if is_sent and not has_buffer_room(gpu.link_port, n_sent):\n        note_refused(cu, codes.FOR_LINK, 0)",
+        "if is_sent and not has_buffer_room(gpu.link_port, n_sent):",
         None,
     ),
     (
