@@ -38,7 +38,8 @@ def least_times(
     if kind == "ag-gemm":  # of A: each rank has an equal share of the rows
         edges = [trace.gemm.m * rank // trace.n_chunks for rank in range(trace.n_chunks + 1)]
         chunks = [bytes_of_a(trace.gemm, (stop - start) * trace.gemm.k) for start, stop in pairwise(edges)]
-    rounds = 2 if kind == "gemm-ar" else 1
+    # With multicast a sum leaves its GPU once, so an all-reduce is bounded by what a GPU sends of it, or gets.
+    rounds = 2 if kind == "gemm-ar" and machine.link.multicast is None else 1
     parts = [
         (
             compute_ticks(gpu, trace, ticks, any_kernel=any_kernel),
@@ -102,7 +103,7 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
 def link_ticks(machine: MachineSpec, chunks: Sequence[int], ticks: TickBase, rounds: int = 1) -> int:
     """Return the ticks in which a GPU's link can carry all *chunks* but one, and the last byte of them arrives.
 
-    An all-reduce carries them in two *rounds*, of parts and of sums.
+    An all-reduce without multicast carries them in two *rounds*, of parts and of sums.
     """
     if len(chunks) == 1:
         return 0
@@ -122,6 +123,16 @@ def data_rate(machine: MachineSpec) -> int:
     if payload is None or larger is None or larger <= payload:
         return link.bandwidth
     return -(-link.bandwidth * (payload + header) * larger // (payload * (larger + header)))
+
+
+def switch_rate(machine: MachineSpec) -> int:
+    """Return the bytes a second of what goes to all GPUs, or into sums of the switch, whose packets may be smaller."""
+    link, multicast = machine.link, machine.link.multicast
+    full, header = link.packet_payload, link.packet_header or 0
+    payload = None if multicast is None else multicast.packet_payload
+    if full is None or payload is None:
+        return link.bandwidth
+    return link.bandwidth * (full + header) * payload // (full * (payload + header))
 
 
 def operand_ticks(machine: MachineSpec, trace: TileTrace, kind: OperatorKind, ticks: TickBase) -> int:

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.analytic.bounds import data_rate
+from t3sim.analytic.bounds import data_rate, switch_rate
 from t3sim.analytic.events import loop
 from t3sim.collective.schedule import sent_granules
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError
+from t3sim.gpu.assemble import lines_of_moves
 from t3sim.program.operations import (
     AT_OPERANDS,
     NONE,
@@ -30,6 +31,7 @@ from t3sim.program.operations import (
     Moves,
     Operation,
     Program,
+    is_of_commands,
     reaches_others,
     tile_granules,
 )
@@ -73,7 +75,7 @@ class _Outline:
         self.pools: dict[tuple[int, int], tuple[int, int, int]] = {}  # by units: number, units, slots of each
         self.engines: dict[int, int] = {}  # resources by copy engine
         self.operands: dict[int, int] = {}  # numbers of operands by their first granules
-        self.rate = data_rate(machine)  # bytes a second
+        self.rate, self.switch_rate = data_rate(machine), switch_rate(machine)  # bytes a second
         memory = machine.memory
         self.memory_rate = memory.access * memory.n_channels * memory.clock // memory.timing.nBL
         self.waits: list[tuple[int, int]] = []
@@ -89,7 +91,7 @@ class _Outline:
         for one in operations:
             if isinstance(one, Gemm) and (units := self._units_of(one)) not in self.pools:
                 self.pools[units] = len(self.pools), units[1] - units[0], self._resident(one)
-            if isinstance(one, Moves) and one.engine is not None:
+            if isinstance(one, Moves) and one.engine is not None and not is_of_commands(one):
                 self.engines.setdefault(one.engine, len(self.engines))
         ops = np.array([self._row(i, one) for i, one in enumerate(operations)])
         for numbers in streams:
@@ -148,10 +150,10 @@ class _Outline:
             row[loop.OP_KIND] = loop.BARRIER
         else:
             assert isinstance(one, Moves)
-            if one.engine is not None:
-                self._copies(row, one)
-            elif reaches_others(one):
+            if is_of_commands(one) or (one.engine is None and reaches_others(one)):
                 self._ring(row, one)
+            elif one.engine is not None:
+                self._copies(row, one)
             else:
                 row[loop.OP_KIND], row[loop.OP_TIME] = loop.LOCAL, self._local_time(one)
         return row
@@ -265,27 +267,48 @@ class _Outline:
         steps[:, loop.STEP_IS_EMPTY] = flat["n_granules"] == 0
         is_sent = flat["send"] != NONE
         steps[:, loop.STEP_DELAY] = np.where(is_sent, self.latency, 0)
-        own = ("n_granules", "n_operands", "source", "source_stride")
+        own = ("n_granules", "n_operands", "source", "source_stride", "is_reduced", "is_multicast")
         unlike = np.stack([*(flat[name] for name in own), is_sent, flat["kept_at"] != NONE], axis=1)
         kinds, of_step = np.unique(unlike, axis=0, return_inverse=True)
         found = [self._step_time(one, n_columns, n_units / n_columns, *kind) for kind in kinds.tolist()]
-        times = np.array(found, np.int64).reshape(-1, 2)[of_step.ravel()]
-        steps[:, loop.STEP_TIME], steps[:, loop.STEP_AMOUNT] = times[:, 0], times[:, 1]
+        times = np.array(found, np.int64).reshape(-1, 3)[of_step.ravel()]
+        for column, name in enumerate((loop.STEP_TIME, loop.STEP_AMOUNT, loop.STEP_SENT)):
+            steps[:, name] = times[:, column]
 
     def _step_time(
         self, one: Moves, n_columns: int, n_units: float,
-        n_data: int, n_operands: int, source: int, stride: int, is_sent: int, is_kept: int,
-    ) -> tuple[int, int]:  # fmt: skip
-        """Return what a step of a channel takes, and the granules that it posts."""
-        gpu = self.machine.gpu
+        n_data: int, n_operands: int, source: int, stride: int, is_sum: int, is_to_all: int, is_sent: int, is_kept: int,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        """Return what a step of a channel takes, the granules that it posts, and its time on the link.
+
+        Channels have equal parts of the link; what goes through the switch, or is sent by commands, takes the link in
+        turn.  Others' sums need as much of this GPU as its own ones of them, and multicast stores come from all.
+        """
+        gpu, n = self.machine.gpu, self.program.n
         n_sent = sent_granules(n_data, one.flags) if is_sent else 0
-        cycles = gpu.path_cycles(n_data * n_operands, n_data if is_kept else 0, n_sent) * self.granule / n_units
-        n_fetched = n_data * sum((source + i * stride) % self.program.n != 0 for i in range(n_operands))
+        n_loaded = 1 if is_sum else n_operands
+        n_fetched = n_data if is_sum else n_data * sum((source + i * stride) % n != 0 for i in range(n_operands))
+        takes_turns = bool(is_sum or is_to_all or is_of_commands(one))
         on_link = (n_sent + n_fetched) * self.granule * n_columns * SECOND // self.rate
         in_flight = gpu.collective_kernel.max_outstanding_lines * self.program.line
+        if one.wavefronts is not None and takes_turns:
+            in_flight = one.wavefronts[0] * one.wavefronts[1] * self.program.line
+        if is_of_commands(one):
+            rate = gpu.dma.bytes_per_cycle * gpu.compute_clock // n_columns
+            cycles, n_units = 0.0, 1.0
+            in_flight = lines_of_moves(self.machine) * self.program.line
+            own = n_data * n_loaded * self.granule * SECOND // rate
+        else:
+            cycles = gpu.path_cycles(n_data * n_loaded, n_data if is_kept else 0, n_sent) * self.granule / n_units
+            own = round(cycles * SECOND / gpu.compute_clock)
         n_rounds = -(-n_fetched // round(in_flight * n_units)) if n_fetched else 0
-        taken = max(round(cycles * SECOND / gpu.compute_clock), on_link, n_rounds * 2 * self.latency)
-        return taken, n_sent or n_data
+        if not takes_turns:
+            return max(own, on_link, n_rounds * 2 * self.latency), n_sent or n_data, 0
+        out = n_data * n * is_sum + n_sent
+        back = n_data * is_sum + n_sent * (n if is_to_all else 1)
+        rate = self.switch_rate if is_sum or is_to_all else self.rate
+        posted = (n_sent or n_data) * (n if is_to_all else 1)
+        return max(own, n_rounds * 2 * self.latency), posted, max(out, back) * self.granule * SECOND // rate
 
     def _local_time(self, one: Moves) -> int:
         steps = one.steps

@@ -147,7 +147,7 @@ def time_claims(core: GpuCore) -> Iterator[Claim]:
 
 def account_claims(core: GpuCore) -> Iterator[Claim]:
     """After the end: what a unit did, reason by reason, adds up to the time of the phase, and none took less than 0."""
-    n_units = units_of(core.machine, len(core.ports))
+    n_units = units_of(core)
     for unit, accounts in time_accounts(core, core.kernel_end_at).items():
         part = unit.replace(" ", "_") + "[]" * (len(accounts) > 1)
         time = core.kernel_end_at * n_units[unit] // len(accounts)
@@ -171,7 +171,7 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
     in_line = int(channels_of(core)["n_waiting_cu"].sum())
     yield Claim("C1", "compute_units", "in line at controllers, against counted", in_line, int(gpu.n_waiting_cus))
-    units = gpu.compute_units[: core.machine.gpu.n_compute_units + core.machine.n_engines]
+    units = gpu.compute_units[: int(gpu.n_compute_units + gpu.n_engines)]
     slots = units["state_slots"].sum(axis=1)
     yield Claim(
         "C7", "compute_unit[]", "slots in all of its states, against slots it ran",
@@ -252,7 +252,7 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     lines, limit = gpu.compute_units["outstanding_lines"][:n], int(gpu.max_outstanding_lines)
     yield Claim("B7", "compute_unit[]", "loads in flight", lines, limit, True)
     yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines, 0, True)
-    moved = gpu.move_workgroups["outstanding_lines"][: n + spec.n_engines]
+    moved = gpu.move_workgroups["outstanding_lines"][: n + int(gpu.n_engines)]
     on_engines, limits = core.moves["first_unit"] >= n, core.moves["max_lines"]
     for part, some, those in (("compute_unit[]", moved[:n], ~on_engines), ("copy_engine[]", moved[n:], on_engines)):
         yield Claim("B7", part, "lines read and not stored", some, int(limits[those].max(initial=0)), True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from t3sim.config.limits import EFFICIENCY_SCALE
+from t3sim.config.limits import EFFICIENCY_SCALE, MOST_CONTEXTS
 from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings, wire_time
 from t3sim.errors import UsageError
@@ -14,6 +14,7 @@ from t3sim.gpu.units import _jit, codes
 from t3sim.gpu.units.state import INVERSE_SHIFT, Layout
 
 GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
+LINES_OF_COMMAND = 1024  # that a command of T3's DMA engine has read and not sent, at most
 
 
 def log2(value: int) -> int:
@@ -25,13 +26,9 @@ def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
     """Return the capacities that *machine* uses with *n_classes* classes of traffic (default: T3's two)."""
     gpu, memory, l2 = machine.gpu, machine.memory, machine.gpu.l2
     return Layout(
-        n_compute_units=gpu.n_compute_units + machine.n_engines,
+        n_compute_units=gpu.n_compute_units + machine.n_engines + MOST_CONTEXTS,
         n_waiters=gpu.n_compute_units * gpu.compute_unit.max_outstanding_lines,
-        n_collective_lines=max(
-            gpu.collective_kernel.max_outstanding_lines * 2,
-            0 if gpu.copy_engines is None else gpu.copy_engines.max_outstanding_lines,
-            0 if machine.link.nic is None else machine.link.nic.max_outstanding_lines,
-        ),
+        n_collective_lines=lines_of_moves(machine),
         n_wavefronts=gpu.collective_kernel.n_wavefronts,
         n_l2_banks=l2.n_banks,
         n_l2_sets=l2.capacity // (l2.line * l2.associativity),
@@ -45,6 +42,13 @@ def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
         tracker_entries=gpu.tracker.n_sets * gpu.tracker.entries_per_set,
         n_done=2 * gpu.issue_slot,
     )
+
+
+def lines_of_moves(machine: MachineSpec) -> int:
+    """Return the lines that a workgroup of a move kernel, or a command of an engine, has loaded and not stored."""
+    engines = (one for one in (machine.gpu.copy_engines, machine.link.nic) if one is not None)
+    of_engines = [one.max_outstanding_lines for one in engines]
+    return max(machine.gpu.collective_kernel.max_outstanding_lines * 2, *of_engines, LINES_OF_COMMAND)
 
 
 def layout_for(machine: MachineSpec, n_classes: int = 2) -> Layout:

@@ -363,6 +363,7 @@ class GpuCore:
             gpu.stage_granules = first.n_stage_slots * tile_bytes // program.granule
         gpu.n_to_send = sum(int(port.n_sent) for port in self.ports)
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
+        gpu.n_engines = self.machine.n_engines + self.tables.n_contexts
         gpu.dma.n_commands = self.tables.n_commands
         gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0
         gpu.dma.turn_at = -1

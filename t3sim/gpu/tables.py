@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from t3sim import arrays
 from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import places_for, sent_granules
-from t3sim.config.limits import EFFICIENCY_SCALE
+from t3sim.config.limits import EFFICIENCY_SCALE, MOST_CONTEXTS
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
-from t3sim.gpu.assemble import full_packet, issue_ticks, multicast_packet
+from t3sim.gpu.assemble import full_packet, issue_ticks, lines_of_moves, multicast_packet
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import codes, state
 from t3sim.program import operations
@@ -30,6 +30,7 @@ from t3sim.program.operations import (
     Program,
     Wait,
     has_unlike_chunks,
+    is_of_commands,
 )
 from t3sim.workload.operands import matrix_rate, slowed, wider
 from t3sim.workload.tiling import (
@@ -74,6 +75,7 @@ class Tables:
     steps: NDArray[Any] = field(default_factory=lambda: records(state.STEP_TABLE, 0))
     signals: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     n_commands: int = 0
+    n_contexts: int = 0  # commands of programs that T3's DMA engine has under way
     read_ahead: int = 0  # granules of the DMA engine
     sends: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they go to
     loads: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they lie on
@@ -142,6 +144,7 @@ class TableBuilder:
         self._loads: dict[int, int] = {}
         self._sums = 0
         self._read_ahead = 0
+        self._n_contexts = 0
         self._has_tracked = False
 
     def build(self) -> Tables:
@@ -183,6 +186,7 @@ class TableBuilder:
             steps=joined(self._steps, state.STEP_TABLE),
             signals=np.zeros(max(self._n_signals, 1), np.int64),
             n_commands=n_commands,
+            n_contexts=self._n_contexts,
             read_ahead=self._read_ahead,
             sends=self._sends,
             loads=self._loads,
@@ -223,7 +227,8 @@ class TableBuilder:
 
     def _handover(self, of: Operation) -> int:
         """Return what it takes the stream of *of* to come to it, if it goes from a kernel to an engine or back (ps)."""
-        engines, is_on_engine = self.machine.gpu.copy_engines, isinstance(of, Moves) and of.engine is not None
+        engines = self.machine.gpu.copy_engines
+        is_on_engine = isinstance(of, Moves) and of.engine is not None and not is_of_commands(of)
         is_other = self._is_on_engine.get(of.stream, is_on_engine) != is_on_engine
         self._is_on_engine[of.stream] = is_on_engine
         return engines.handover if is_other and engines is not None else 0
@@ -251,7 +256,12 @@ class TableBuilder:
     def _packet_of(self, of: Gemm | Moves) -> int:
         """Return the bytes of the packets in which a kernel's stores go over a link."""
         size, most = of.store_bytes, full_packet(self.machine)
-        if isinstance(of, Moves) and of.engine is not None and self.machine.gpu.copy_engines is not None:
+        if (
+            isinstance(of, Moves)
+            and of.engine is not None
+            and not is_of_commands(of)
+            and self.machine.gpu.copy_engines is not None
+        ):
             most = self.machine.gpu.copy_engines.packet_payload or most
         if size is not None and (size < 1 or size & (size - 1)):
             raise UsageError(f"operation `{of.name}`: stores of {size} bytes: the size of a store is a power of two")
@@ -396,10 +406,11 @@ class TableBuilder:
             return np.zeros(0, state.DMA_TABLE)
         place = np.empty(n, np.int64)  # in the dispatch order: the hardware numbers workgroups so
         place[of.order] = np.arange(n)
-        sets = place % self.machine.gpu.tracker.n_sets
-        tiles["tracker_set"] = np.repeat(sets, n_wavefronts)
         first = tiles[::n_wavefronts]
         tracked = of.order[first["n_open"][of.order] > 0]
+        spacing = spacing_of(place[tracked])
+        sets = place // spacing % self.machine.gpu.tracker.n_sets
+        tiles["tracker_set"] = np.repeat(sets, n_wavefronts)
         # These need a place in the tracker, here or where they go.
         is_mapped = (first["n_open"] > 0) | ((first["distance"] != 0) & (first["to_tile"] >= 0))
         mapped = of.order[is_mapped[of.order]]
@@ -415,7 +426,8 @@ class TableBuilder:
         predecessors = tracker_predecessors(tracked, sets, places)
         first_tiles = np.where(predecessors < 0, -1, operation.first_tile + predecessors * n_wavefronts)
         tiles["predecessor"] = np.repeat(first_tiles, n_wavefronts)
-        operation.dispatch_window = dispatch_window(place, mapped, tracker_predecessors(mapped, sets, places))
+        sets_there = sets * spacing + place % spacing  # of the GPU that a tile is for
+        operation.dispatch_window = dispatch_window(place, mapped, tracker_predecessors(mapped, sets_there, places))
         commands = self._commands_of(of, operation, tiles)
         if len(commands):
             chunk, read_ahead = int(tiles["n_granules"].sum()) // of.trace.n_chunks, self.machine.gpu.dma.read_ahead
@@ -480,6 +492,8 @@ class TableBuilder:
                 of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)
                 operation.store_ticks = max(operation.store_ticks, of_all)
             return units
+        if is_of_commands(of):
+            return self._contexts(of, operation)
         if of.engine >= NIC:
             return self._on_nic(of, of.engine - NIC, operation)
         engines = spec.copy_engines
@@ -508,6 +522,31 @@ class TableBuilder:
         operation.max_lines, operation.l1_granules = nic.max_outstanding_lines, codes.NEVER
         operation.load_ticks = -(-spec.l2.line * self.ticks.hz // nic.bandwidth)
         return range(unit, unit + 1)
+
+    def _contexts(self, of: Moves, operation: Any) -> range:
+        """Write into an operation of an engine what each of its commands under way has of it; return their units.
+
+        They share the engine's rate and its read-ahead.
+        """
+        spec, l2, n = self.machine.gpu, self.machine.gpu.l2, of.steps.shape[1]
+        first = spec.n_compute_units + self.machine.n_engines + self._n_contexts
+        self._n_contexts += n
+        if self._n_contexts > MOST_CONTEXTS:
+            raise UsageError(
+                f"operation `{of.name}`: engines have at most {MOST_CONTEXTS} commands of programs under way, not"
+                f" {self._n_contexts}"
+            )
+        operation.first_unit, operation.end_unit, operation.priority = first, first + n, of.priority
+        operation.startup_ticks = self.ticks.from_ps(of.startup + spec.dma.command_cost)
+        operation.slice_overhead_ticks = self.ticks.from_ps(of.step_overhead + spec.dma.command_cost)
+        read_ahead = of.steps["n_granules"].max(initial=0) * n * self.program.granule
+        if spec.dma.read_ahead != "chunk":
+            read_ahead = min(read_ahead, int(spec.dma.read_ahead))
+        operation.max_lines = max(min(read_ahead // n // l2.line, lines_of_moves(self.machine)), 1)
+        operation.l1_granules = codes.NEVER
+        period = self.ticks.period(spec.compute_clock)
+        operation.load_ticks = -(-l2.line * period * n // spec.dma.bytes_per_cycle)
+        return range(first, first + n)
 
     def _add_moves(self, of: Moves) -> None:
         """Add a move kernel."""
@@ -607,6 +646,15 @@ def destinations(gemm: Gemm, *, is_translated: bool) -> tuple[Ints, Ints]:
     if is_translated:
         to = np.where(to >= 0, np.arange(len(to)), to)
     return distance, to
+
+
+def spacing_of(places: Ints) -> int:
+    """Return how far apart workgroups that the tracker counts are in the dispatch order, if equally far; else 1.
+
+    The bits of a workgroup's number that tell one of them from the next are not among those of the set.
+    """
+    steps = np.unique(np.diff(places))
+    return int(steps[0]) if len(steps) == 1 else 1
 
 
 def tracker_predecessors(tracked: Ints, sets: Ints, places: int) -> Ints:

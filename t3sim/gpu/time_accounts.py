@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.config.machine import MachineSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
 from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, DMA_ENGINE, L2_BANK, LINK_PORT
@@ -17,16 +16,20 @@ from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, 
 Ticks = NDArray[np.int64]
 
 
-def units_of(machine: MachineSpec, n_ports: int = 1) -> dict[str, int]:
-    """Return how many units of each kind a GPU has; those of its network interface are copy engines, too."""
+def units_of(core: GpuCore) -> dict[str, int]:
+    """Return how many units of each kind a GPU has; those of its network interface are copy engines, too.
+
+    A command of T3's DMA engine under way is a unit of it.
+    """
+    machine = core.machine
     return {
         COMPUTE_UNIT: machine.gpu.n_compute_units,
         **({COPY_ENGINE: machine.n_engines} if machine.n_engines else {}),
         DISPATCHER: 1,
         L2_BANK: machine.gpu.l2.n_banks,
         CHANNEL: machine.memory.n_channels,
-        DMA_ENGINE: 1,
-        LINK_PORT: n_ports,
+        DMA_ENGINE: 1 + core.tables.n_contexts,
+        LINK_PORT: len(core.ports),
     }
 
 
@@ -40,6 +43,7 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     slot, launch = core.slot_ticks, int(gpu.first_active_at)
     until = launch + int(gpu.n_active_slots) * slot  # a GPU of a ring may go on, to send what waits for the link
     units, n = movers(core), core.machine.gpu.n_compute_units
+    first_context = n + core.machine.n_engines
     units[:, codes.FOR_LAUNCH] += launch
     dispatcher = np.array(gpu.dispatcher_slots)[None] * slot
     dispatcher[:, codes.FOR_LAUNCH] += launch
@@ -47,26 +51,30 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     dma[:, codes.FOR_LAUNCH] += launch
     accounts = {
         COMPUTE_UNIT: closed(units[:n], until, total),
-        **({COPY_ENGINE: closed(units[n:], until, total)} if len(units) > n else {}),
+        **({COPY_ENGINE: closed(units[n:first_context], until, total)} if first_context > n else {}),
         DISPATCHER: closed(dispatcher, until, total),
         L2_BANK: bank_ticks(core, launch, total),
         CHANNEL: channel_ticks(core, total),
-        DMA_ENGINE: closed(dma, until, total, int(gpu.dma.last_reason)),
+        DMA_ENGINE: np.concatenate(
+            [closed(dma, until, total, int(gpu.dma.last_reason)), closed(units[first_context:], until, total)]
+        ),
         LINK_PORT: np.concatenate([port_ticks(core, port, total) for port in core.ports]),
     }
-    n_units = units_of(core.machine, len(core.ports))
+    n_units = units_of(core)
     for unit, rows in accounts.items():
         rows[:, codes.FOR_LAUNCH] -= start * n_units[unit] // len(rows)
     return accounts
 
 
 def movers(core: GpuCore) -> Ticks:
-    """Return for each compute unit, and behind them for each copy engine, the ticks by reason of the slots that ran.
+    """Return for each unit that moves data the ticks by reason of the slots that ran.
+
+    These are compute units, behind them copy engines, and behind these commands of T3's DMA engine.
 
     Slots with nothing to run that the kernel has not accounted for yet are among them.
     """
-    gpu, spec = core.gpu, core.machine.gpu
-    units = gpu.compute_units[: spec.n_compute_units + core.machine.n_engines]
+    gpu = core.gpu
+    units = gpu.compute_units[: int(gpu.n_compute_units + gpu.n_engines)]
     ticks = np.array(units["reason_ticks"])
     ticks[:, codes.NOTHING_LEFT] += idle_slots(core) * core.slot_ticks
     return ticks
@@ -78,7 +86,7 @@ def idle_slots(core: GpuCore) -> Ticks:
     A compute unit acts in every slot once a GEMM has started.
     """
     gpu, spec = core.gpu, core.machine.gpu
-    units = gpu.compute_units[: spec.n_compute_units + core.machine.n_engines]
+    units = gpu.compute_units[: int(gpu.n_compute_units + gpu.n_engines)]
     is_engine = np.arange(len(units)) >= spec.n_compute_units
     is_idle = (units["move_operation"] < 0) & bool(gpu.is_busy) & (is_engine | (not gpu.runs_gemms))
     return np.where(is_idle, int(gpu.n_active_slots) - units["idle_from"], 0)

@@ -251,11 +251,22 @@ def refuse_several_nodes(op: Operator, name: str) -> None:
         raise UsageError(f"workload.collective.algorithm: {name} is for the GPUs of one node, and {where}")
 
 
+def refuse_on_ring(op: Operator, name: str, instead: str) -> None:
+    """Raise ``UsageError``, naming strategy *name* and *instead*, if GPUs are linked to their neighbours only."""
+    if op.machine.link.topology == "ring" and op.n > 2:
+        raise UsageError(
+            f"machine.link.topology: is ring, and {name} stores at all GPUs; take `switch`, or strategy `{instead}`"
+        )
+
+
 def refuse_without_multicast(op: Operator, name: str) -> None:
     """Raise ``UsageError``, naming the collective *name*, unless a switch of the machine has multicast."""
     refuse_several_nodes(op, name)
     if op.machine.link.multicast is None:
-        raise UsageError(f"machine.link.multicast: {name} needs multicast and reduction in the switch; there are none")
+        raise UsageError(
+            f"machine.link.multicast: {name} needs multicast and reduction in the switch, and this machine has none;"
+            " take one that has, like `h200`, or another way"
+        )
 
 
 def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from t3sim.collective.choice import ring_schedule
+from t3sim.program.engine_ring import engine_ring
 from t3sim.program.kernels import ring
 from t3sim.program.operations import Content, Ints, Memory, Moves, Tiles
 from t3sim.program.operator import Operator
@@ -33,13 +34,19 @@ class TileRing:
 
 
 def tile_ring(
-    op: Operator, memory: Memory, name: str, gemm: str, trace: TileTrace, tiles: Ints, units: tuple[int, int]
+    op: Operator, memory: Memory, name: str, gemm: str, trace: TileTrace, tiles: Ints, units: tuple[int, int] | None
 ) -> TileRing:
-    """Return the ring of *tiles*, workgroups of the GEMM called *gemm*, in chunks of like tiles; it runs on *units*."""
+    """Return the ring of *tiles*, workgroups of the GEMM called *gemm*, in chunks of like tiles.
+
+    It runs on *units*; None: on an engine that adds.
+    """
     packed = PackedTiles(op, trace, tiles)
     each = packed.each
-    schedule = ring_schedule(op.machine, "reduce-scatter", op.n, each, units[1] - units[0])
-    kernel = ring(op, memory, schedule, name, units=units, array=name)
+    if units is None:
+        kernel, schedule = engine_ring(op, memory, "reduce-scatter", each, name)
+    else:
+        schedule = ring_schedule(op.machine, "reduce-scatter", op.n, each, units[1] - units[0])
+        kernel = ring(op, memory, schedule, name, units=units, array=name)
     data: Any = next(buffer.first for buffer in memory.buffers if buffer.name == name)
     given, (summed,) = ring_contents("reduce-scatter", op.n, each, has_channels=schedule.n_units is not None)
     first = data + np.array([one.first for one in given])[packed.position] + packed.inside

@@ -5,7 +5,7 @@ Of a GEMM whose output is reduced at all GPUs: GEMM, then an all-reduce by the l
 
 from t3sim.collective.direct import ALGORITHMS, LIBRARIES, NCCL
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, all_reduce_parts, gemm_part, reduce_scatter_part
+from t3sim.program.parts import all_gather_part, all_reduce_parts, gemm_part, nvls_part, reduce_scatter_part
 from t3sim.program.plan import Plan, in_order
 from t3sim.registry import Parameter
 from t3sim.strategies.interface import Params, strategy
@@ -17,14 +17,25 @@ ALL_REDUCE = Parameter(
 )  # fmt: skip
 
 
+LIBRARY, SWITCH = range(2)
+COLLECTIVES = Parameter(
+    "library", words={"library": LIBRARY, "switch": SWITCH}, has_numbers=False,
+    meaning="Reduce-scatter and all-gather: `library`, as it chooses; `switch`, by multicast and reduction in the"
+            " switch.",
+)  # fmt: skip
+
+
 @strategy(
     "sequential", kind="baseline", order=0, runs_collectives=True, operators=("gemm-rs", "gemm-ar", "ag-gemm"),
-    parameters={"all_reduce": ALL_REDUCE}, splits_k=True,
+    parameters={"all_reduce": ALL_REDUCE, "collectives": COLLECTIVES}, splits_k=True,
 )  # fmt: skip
 def sequential(op: Operator, params: Params) -> Plan:
     """One part after the other (T3 section 5.3)."""
+    is_in_switch = params.get("collectives", LIBRARY) == SWITCH
+    gather = nvls_part(op, "all-gather") if is_in_switch else all_gather_part(op)
     if op.kind == "ag-gemm":
-        return Plan(in_order(all_gather_part(op), gemm_part(op)))
+        return Plan(in_order(gather, gemm_part(op)))
     if op.kind == "gemm-ar":
         return Plan(in_order(gemm_part(op), *all_reduce_parts(op, ALGORITHMS[params["all_reduce"]])))
-    return Plan(in_order(gemm_part(op), reduce_scatter_part(op), all_gather_part(op)))
+    scatter = nvls_part(op, "reduce-scatter") if is_in_switch else reduce_scatter_part(op)
+    return Plan(in_order(gemm_part(op), scatter, gather))

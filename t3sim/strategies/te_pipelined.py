@@ -17,7 +17,10 @@ from t3sim.strategies.interface import Params, strategy
 
 
 def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Program:
-    """Return a GEMM for each split and a ring on the last *units*; that of the last split has twice as many."""
+    """Return a GEMM for each split and a ring on the last *units*; that of the last split has twice as many.
+
+    Without *units* an engine that adds runs the rings.
+    """
     memory, n_all = op.memory(), op.machine.gpu.n_compute_units
     trace = op.of_whole_rows().tiles_of(columns=op.shape.n // splits, n_chunks=op.n, n_compute_units=n_all - units)
     part = replace(op, trace=trace)
@@ -30,7 +33,8 @@ def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Pr
     outputs = []
     for s in range(splits):
         first = n_all - (units if s < splits - 1 else min(2 * units, n_all))
-        ring = tile_ring(part, memory, f"reduce-scatter {s}", f"gemm {s}", part.owned, every, (first, n_all))
+        on = (first, n_all) if units else None
+        ring = tile_ring(part, memory, f"reduce-scatter {s}", f"gemm {s}", part.owned, every, on)
         stores = replace(Stores.local(ring.first, 1), pitch=ring.pitch, kind=np.full(len(every), STORE))
         gemms.append(Gemm(
             name=f"gemm {s}", trace=trace, parts=part.parts, a=a.first, b=columns[s].first, stores=stores,
@@ -52,11 +56,17 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-@strategy("te-pipelined-rs", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", order=13)
-def te_pipelined(op: Operator, params: Params) -> Plan:
-    """``splits`` of the columns; ``communication_units`` run the reduce-scatters, the others the GEMMs."""
-    splits, units, n = params["splits"], params["communication_units"], op.shape.n
+def check_splits(op: Operator, splits: int) -> None:
+    """Raise ``UsageError`` unless *splits* divide the columns of the output."""
+    n = op.shape.n
     if n % splits:
         nearest = next(m for d in range(splits) for m in (splits - d, splits + d) if n % m == 0)
         raise UsageError(f"strategy.splits: is {splits}, which does not divide the {n} columns; {nearest} does")
+
+
+@strategy("te-pipelined-rs", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", order=13)
+def te_pipelined(op: Operator, params: Params) -> Plan:
+    """``splits`` of the columns; ``communication_units`` run the reduce-scatters, the others the GEMMs."""
+    splits, units = params["splits"], params["communication_units"]
+    check_splits(op, splits)
     return fused_plan(op, lambda op, r: te_pipelined_program(op, r, splits, units))

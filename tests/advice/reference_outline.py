@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import simpy
 
-from t3sim.analytic.bounds import data_rate
+from t3sim.analytic.bounds import data_rate, switch_rate
 from t3sim.collective.schedule import sent_granules
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.gpu.assemble import lines_of_moves
 from t3sim.program.operations import (
     AT_OPERANDS,
     NONE,
@@ -26,6 +27,7 @@ from t3sim.program.operations import (
     Moves,
     Operation,
     Program,
+    is_of_commands,
     reaches_others,
     tile_granules,
 )
@@ -141,7 +143,7 @@ class _Outline:
             for wait in one.after:
                 yield self._reached(wait.signal, wait.at_least)
             launch = self.machine.gpu.kernel_launch if one.launch is None else one.launch
-            is_on_engine = isinstance(one, Moves) and one.engine is not None
+            is_on_engine = isinstance(one, Moves) and one.engine is not None and not is_of_commands(one)
             engines = self.machine.gpu.copy_engines
             if was_on_engine is not None and is_on_engine != was_on_engine and engines is not None:
                 launch += engines.handover
@@ -160,7 +162,9 @@ class _Outline:
             yield self.env.timeout(self._until_sent() + self.latency)
         else:
             assert isinstance(one, Moves)
-            if one.engine is not None:
+            if is_of_commands(one):
+                yield from self._ring(one)
+            elif one.engine is not None:
                 yield from self._copies(one)
             elif reaches_others(one):
                 yield from self._ring(one)
@@ -315,6 +319,9 @@ class _Outline:
             if not step["n_granules"]:
                 continue
             is_sent, n_data = step["send"] != NONE, int(step["n_granules"])
+            if is_of_commands(one) or step["is_reduced"] or step["is_multicast"]:
+                yield from self._through_switch(one, step, n_columns, n_units)
+                continue
             n_sent = sent_granules(n_data, one.flags) if is_sent else 0
             n_kept = n_data if step["kept_at"] != NONE else 0
             cycles = gpu.path_cycles(n_data * int(step["n_operands"]), n_kept, n_sent) * self.granule / n_units
@@ -328,6 +335,42 @@ class _Outline:
             if step["post_signal"] != NONE:
                 self._post(int(step["post_signal"]), n_sent or n_data, self.latency if is_sent else 0)
             yield self.env.timeout(one.step_overhead)
+
+    def _through_switch(self, one: Moves, step: Any, n_columns: int, n_units: float) -> Process:
+        """Take a step that has the link for itself: of a command, or with a sum or a multicast store."""
+        gpu, n, n_data = self.machine.gpu, self.program.n, int(step["n_granules"])
+        n_sent = n_data if step["send"] != NONE else 0
+        line = self.program.line
+        if is_of_commands(one):
+            n_loads = 1 if step["is_reduced"] else int(step["n_operands"])
+            engine = gpu.dma.bytes_per_cycle * gpu.compute_clock // n_columns
+            time = n_data * n_loads * self.granule * SECOND // engine
+            in_flight = lines_of_moves(self.machine) * line
+        else:
+            loaded, kept = (0 if step["n_operands"] == 0 else n_data), (0 if step["kept_at"] == NONE else n_data)
+            cycles = gpu.path_cycles(loaded, kept, n_sent) * self.granule / n_units
+            time = round(cycles * SECOND / gpu.compute_clock)
+            lines = gpu.collective_kernel.max_outstanding_lines
+            if one.wavefronts is not None:
+                lines = one.wavefronts[0] * one.wavefronts[1]
+            in_flight = round(lines * line * n_units)
+        if step["is_reduced"] or step["source"] or step["source_stride"]:
+            time = max(time, -(-n_data // in_flight) * 2 * self.latency)
+        sent, come = n_sent, n_sent
+        if step["is_reduced"]:
+            sent, come = sent + n * n_data, come + n_data
+        if step["is_multicast"]:
+            come += (n - 1) * n_sent
+        rate = switch_rate(self.machine) if step["is_reduced"] or step["is_multicast"] else self.rate
+        on_link = max(sent, come) * self.granule * SECOND // rate
+        if on_link:
+            self.link_free_at = max(self.link_free_at, self._now) + on_link
+            time = max(time, self.link_free_at - self._now)
+        yield self.env.timeout(time)
+        if step["post_signal"] != NONE:
+            n_posts = n if step["is_multicast"] else 1
+            self._post(int(step["post_signal"]), n_data * n_posts, self.latency if n_sent else 0)
+        yield self.env.timeout(one.step_overhead)
 
     def _local_time(self, one: Moves) -> int:
         steps = one.steps

@@ -98,6 +98,8 @@ def test_an_epilogue_of_the_kernel_counts() -> None:
         ("copy-engine-scatter", "gemm-rs", 0), ("async-tp", "gemm-rs", 0), ("te-p2p-rs", "gemm-rs", 0),
         ("te-ring-ag", "ag-gemm", 0), ("wave-groups", "gemm-rs", 2), ("te-pipelined-rs", "gemm-rs", 2),
         ("sm-specialised", "gemm-rs", 2), ("sm-specialised", "gemm-rs", 4), ("sm-specialised", "ag-gemm", 2),
+        ("multimem-rs", "gemm-rs", 2), ("multimem-ar", "gemm-ar", 0), ("multimem-ag", "ag-gemm", 2),
+        ("t3-direct", "gemm-rs", 0), ("t3-nvls", "gemm-ar", 0), ("ace", "gemm-rs", 0),
     ],
 )  # fmt: skip
 def test_it_is_near_the_simulation_and_rather_below(strategy: str, operator: str, units: int) -> None:

@@ -19,6 +19,13 @@ TINY_SWITCH = {
 TINY_SPLIT = {**TINY, "memory": {"queue": {"kind": "split"}}}
 TINY_HELD = {**TINY, "memory": {"queue": {"kind": "split", "write_age": "300 ns", "read_age": "300 ns"}}}
 TINY_PARTITIONS = {**TINY, "gpu": {"l2": {"n_partitions": 2, "crossing_latency": "7 cycles"}}}
+TINY_MULTICAST = {
+    **TINY,
+    "link": {
+        "topology": "switch", "ingress_buffer": "512 KiB",
+        "multicast": {"reduction_bandwidth": "150 GB/s", "table": "16 KiB"},
+    },
+}  # fmt: skip
 TINY_CROWDED = {**TINY, "memory": {"n_channels": 1}, "link": {"bandwidth": "40 GB/s"}}  # its memory is the bottleneck
 TINY_TRACKER = {**TINY, "gpu": {"tracker": {"n_sets": 4, "entries_per_set": 16}}}
 T3_150 = {
@@ -141,6 +148,28 @@ def of_software() -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{name} switch {strategy}", gemm(machine, strategy, LARGER)
 
 
+def of_switches() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what needs links to all GPUs, or a switch that adds up, and engines of hardware that is not there."""
+    all_reduce, gathered = ({**WHOLE_ROWS, "operator": kind} for kind in ("gemm-ar", "ag-gemm"))
+    one_unit = {"communication_units": 1}
+    for name, strategy, workload, params in (
+        ("t3-direct", "t3-direct", WHOLE_ROWS, {}),
+        ("t3-direct triggered all-gather", "t3-direct", all_reduce, {"all_gather": "triggered"}),
+        ("t3-nvls", "t3-nvls", WHOLE_ROWS, {}),
+        ("t3-nvls all-reduce", "t3-nvls", all_reduce, {}),
+        ("multimem-rs", "multimem-rs", WHOLE_ROWS, {}),
+        ("multimem-ar", "multimem-ar", all_reduce, one_unit),
+        ("multimem-ag", "multimem-ag", gathered, one_unit),
+        ("ace", "ace", WHOLE_ROWS, {"splits": 2}),
+    ):
+        yield f"t3-tiny multicast {name}", gemm(TINY_MULTICAST, strategy, workload, params=params, **TILES)
+    yield "h200 switch t3-nvls all-reduce", gemm(H200, "t3-nvls", {**LARGER, "operator": "gemm-ar"})
+    yield "h200 switch multimem-rs", gemm(H200, "multimem-rs", LARGER)
+    few_channels = {**H200, "gpu": {**H200["gpu"], "collective_kernel": {"channels": 4, "nvls": {"channels": 4}}}}
+    in_switch = gemm(few_channels, "sequential", LARGER, params={"collectives": "switch"})
+    yield "h200 switch sequential in the switch", in_switch
+
+
 def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield rings of NCCL by protocol and number of channels, and a GEMM in panels of k, on whole GPUs."""
     whole = {"preset": "h200"}
@@ -170,4 +199,4 @@ def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "h200 split-k", gemm(H200, "sequential", one, tiling=panels)
 
 
-CASES: dict[str, dict[str, Any]] = dict([*of_t3(), *of_software(), *of_libraries()])
+CASES: dict[str, dict[str, Any]] = dict([*of_t3(), *of_software(), *of_switches(), *of_libraries()])

@@ -25,13 +25,13 @@ compiled_only = pytest.mark.skipif(_jit.IS_INTERPRETED, reason="interpreted, a m
 
 @compiled_only
 def test_shipped_machines_share_four_layouts() -> None:
-    """Memories of eight stacks have 128 channels, each of two of the hardware; MI300X more than 272 compute units."""
+    """Memories of eight stacks have 128 channels, each of two of the hardware; MI300X more than 288 compute units."""
     found = {name: layout_for(machine_of(name, ())) for name in preset_names("machine")}
     of_hopper = {"a100", "a100-40g", "h100", "h200", "h800", "h20", "l40s"}
     assert {name for name, layout in found.items() if layout == HBM3} == of_hopper
     wide = HBM3._replace(n_channels=256)
     assert {name for name, layout in found.items() if layout == wide} == {"mi355x", "b200", "b300", "gb200", "gb300"}
-    assert set(found.values()) == {Layout(), HBM3, wide, wide._replace(n_compute_units=1088)}
+    assert set(found.values()) == {Layout(), HBM3, wide, wide._replace(n_compute_units=1152)}
 
 
 @compiled_only
@@ -52,8 +52,8 @@ def test_sweeps_of_a_size_compile_once(machine: str, override: str) -> None:
 @compiled_only
 def test_a_machine_beyond_every_capacity_gets_a_layout_that_holds_it() -> None:
     """Canary of the test above: a size beyond a capacity is another layout."""
-    larger = layout_for(machine_of("t3-150", ["machine.gpu.n_compute_units=273"]))
-    assert larger == Layout(n_compute_units=1088)
+    larger = layout_for(machine_of("t3-150", ["machine.gpu.n_compute_units=289"]))
+    assert larger == Layout(n_compute_units=1152)
     assert layout_for(machine_of("t3-150", ["machine.gpu.l2.capacity=512 MiB"])).n_l2_sets >= (512 << 20) // 128 // 16
     assert all(c >= used for c, used in zip(larger, capacities_of(machine_of("t3-150", ())), strict=True))
     ways = layout_for(machine_of("t3-150", ["machine.gpu.l2.associativity=1024"]))

@@ -13,7 +13,7 @@ from t3sim.errors import ModelError
 from t3sim.gpu.time_accounts import time_accounts
 from t3sim.gpu.units import codes
 from t3sim.observe.waits import COMPUTE_UNIT
-from t3sim.program.operations import Moves
+from t3sim.program.operations import STORE, Gemm, Moves
 from tests.harness.fabric import digest_of_commands
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.kernel.test_command_processor import ONE_RESIDENT, PERSISTENT, Bench, Launch
@@ -144,3 +144,22 @@ def test_each_defect_of_sharing_changes_it() -> None:
     good = outcomes.pop(UNCHANGED)
     assert good == digest()
     assert [name for name, outcome in outcomes.items() if outcome == good] == []
+
+
+def test_a_copy_that_ends_leaves_the_stores_of_a_gemm_outstanding() -> None:
+    """Are all stores past the L2 acknowledged once, whenever a kernel that shares the compute unit ends?"""
+    bench = Bench(ONE_RESIDENT)
+    bench.gemm(Launch(0), 24, tiling=PERSISTENT)
+    gemm = bench.operations[0]
+    assert isinstance(gemm, Gemm)
+    stores = gemm.stores.copy()
+    stores.kind[:] = STORE
+    bench.operations[0] = replace(gemm, stores=stores)
+    for i in range(1, 9):  # the last one ends while tiles are stored
+        bench.copy(Launch(1000 * i), 4, 16)
+        copy = replace(bench.operations[i], name=f"copy {i}", stream=i)
+        assert isinstance(copy, Moves)
+        bench.operations[i] = replace(copy, shares_units=True)
+    bench.run()
+    assert not bench.core.gpu.compute_units["outstanding_granules"].any()
+    assert broken(bench.core) == []

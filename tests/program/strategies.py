@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from t3sim.config.experiment import GemmShape, TilingSpec
-from t3sim.config.machine import CopyEngineSpec, MachineSpec
+from t3sim.config.machine import CopyEngineSpec, MachineSpec, MulticastSpec
 from t3sim.program.kernels import copies, gemm, operands, program, row_granules, tile_offsets, total
 from t3sim.program.operations import (
     STEP,
@@ -49,6 +49,13 @@ def with_engines(preset: str = "t3-tiny") -> MachineSpec:
         return spec
     engines = CopyEngineSpec.model_construct(number=1, startup=10**6, bandwidth=8 * 10**9, max_outstanding_lines=64)
     return spec.model_copy(update={"gpu": spec.gpu.model_copy(update={"copy_engines": engines})})
+
+
+def with_multicast(spec: MachineSpec) -> MachineSpec:
+    """Return *spec* with its GPUs behind a switch that has multicast and adds up."""
+    multicast = MulticastSpec.model_construct(reduction_bandwidth=150 * 10**9, table=16 << 10, packet_payload=None)
+    changes = {"topology": "switch", "ingress_buffer": 512 << 10, "multicast": multicast}
+    return spec.model_copy(update={"link": spec.link.model_copy(update=changes)})
 
 
 def operator(n: int, *, tile_rows: int = 2, columns: int = 128, staggered: bool = True) -> Operator:

@@ -21,13 +21,16 @@ from t3sim.strategies.flux import PARAMETERS, flux_push
 from t3sim.strategies.sequential import sequential
 from t3sim.strategies.t3 import t3
 from tests.harness.machines import machine
-from tests.program.strategies import operator, operator_of, with_engines
+from tests.program import strategies
+from tests.program.strategies import operator_of, with_engines, with_multicast
 
 FLUX = encoded(PARAMETERS, {})
 SCATTER = {"chunks": 1, "order": 0, "engines": 1, "own_rows": 0}
-PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse", "sm-")  # that need equal shares
+# That need equal shares, of rows or of tiles.
+PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse", "sm-", "t3-direct", "t3-nvls", "multimem", "ace")
+WHOLE = ("distfuse", "t3-nvls", "multimem-ar")  # that leave all of the output at every GPU, if it is asked for
 VARIANTS = {
-    "sequential": {"": {"all_reduce": 0}},
+    "sequential": {"": {"all_reduce": 0, "collectives": 0}},
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
@@ -44,6 +47,11 @@ VARIANTS = {
     "flux-pull": {"": {"fetching_units": 0}},
     "distfuse": {f", {n} shots": {"shots": n, "communication_units": 1} for n in (1, 2)},
     "sm-specialised": {"": {"chunks": 0, "communication_units": 1}},
+    "t3-direct": {"": {"all_gather": 0, "blocks_in_flight": 2}},
+    "t3-nvls": {"": {"blocks_in_flight": 2}},
+    "multimem-rs": {"": {"communication_units": 0}, ", 1 unit": {"communication_units": 1}},
+    "multimem-ar": {"": {"communication_units": 0}},
+    "ace": {"": {"splits": 1}, ", 2 splits": {"splits": 2}},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
@@ -51,6 +59,11 @@ PLANS = {
     if overlap_strategies.get(name).operators != ("ag-gemm",)
     for variant, params in VARIANTS.get(name, {"": {}}).items()
 }
+
+
+def operator(n: int) -> Operator:
+    """Return an operator of GPUs behind a switch that adds up."""
+    return replace(strategies.operator(n), machine=with_multicast(with_engines()))
 
 
 def ragged(n: int) -> Operator:
@@ -97,6 +110,13 @@ def test_what_they_plan() -> None:
         "distfuse, 1 shots": ("InOrder", "fused"),
         "distfuse, 2 shots": ("InOrder", "fused"),
         "sm-specialised": fused,
+        "t3-direct": fused,
+        "t3-nvls": fused,
+        "multimem-rs": fused,
+        "multimem-rs, 1 unit": fused,
+        "multimem-ar": ("InOrder", "fused"),
+        "ace": ("InOrder", "fused", "all-gather, engine"),
+        "ace, 2 splits": ("InOrder", "fused", "all-gather, engine"),
     }
     assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
@@ -104,8 +124,8 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 68, "three each, four of cu-split, two of distfuse"
-    assert len(set(keys)) == 23, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
+    assert len(keys) == 88, "three each, four of cu-split, two of distfuse and multimem-ar"
+    assert len(set(keys)) == 31, "GEMM, RS, RS near memory, AG, AG by an engine, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
@@ -115,7 +135,8 @@ def test_what_runs_for_its_column_only() -> None:
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
         "copy-engine-scatter, 2 engines", "copy-engine-scatter, own rows copied",
         "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups", "flux-pull",
-        "distfuse, 1 shots", "distfuse, 2 shots", "sm-specialised",
+        "distfuse, 1 shots", "distfuse, 2 shots", "sm-specialised", "t3-direct", "t3-nvls", "multimem-rs",
+        "multimem-rs, 1 unit", "multimem-ar", "ace", "ace, 2 splits",
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
@@ -131,8 +152,8 @@ def test_an_all_reduce_leaves_all_of_the_output_at_every_gpu(name: str) -> None:
     if name.startswith("cu-split"):
         assert parts[0].role == "split", "of other data"
     else:
-        assert is_whole == (name.startswith("distfuse") or parts[0].role == "gemm")
-        assert ("all_gather" in {part.role for part in parts}) == (not name.startswith("distfuse"))
+        assert is_whole == (name.startswith(WHOLE) or parts[0].role == "gemm")
+        assert ("all_gather" in {part.role for part in parts}) == (not name.startswith(WHOLE))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -140,7 +161,7 @@ def test_an_all_reduce_leaves_all_of_the_output_at_every_gpu(name: str) -> None:
 @pytest.mark.parametrize("preset", ["t3-tiny", "h200"])
 def test_they_compute_what_they_have_to(name: str, n: int, preset: str) -> None:
     plan, params = PLANS[name]
-    spec = with_engines() if preset == "t3-tiny" else machine(preset)
+    spec = with_multicast(with_engines()) if preset == "t3-tiny" else machine(preset)
     check_plan(plan(replace(operator(n), machine=spec), params))
 
 

@@ -19,7 +19,8 @@ OP_A, OP_B, OP_A_FITS, OP_B_FITS, OP_LOADS = range(22, 27)  # operands, whether 
 OP_COLUMNS = 30
 GEMM, BARRIER, LOCAL, COPIES, RING = range(5)
 
-# Columns of ``steps``: of a channel, or of a copy engine; ``STEP_SENT``: time on the link, NONE: it stays on this GPU.
+# Columns of ``steps``: of a channel, or of a copy engine; ``STEP_SENT``: time on the link, NONE: it stays on this GPU;
+# of a channel 0: it has a part of the link.
 STEP_SIGNAL, STEP_AT_LEAST, STEP_EXTRA, STEP_IS_EMPTY, STEP_TIME, STEP_SENT = range(6)
 STEP_POST, STEP_AMOUNT, STEP_DELAY = range(6, 9)
 STEP_COLUMNS = 9
@@ -451,7 +452,11 @@ def advance_channel(state, heap, procs, signals, ops, steps, p):
             return
         elif at == C_GO:
             if not steps[step, STEP_IS_EMPTY]:
-                sleep(state, heap, procs, p, steps[step, STEP_TIME], C_POST)
+                duration = steps[step, STEP_TIME]
+                if steps[step, STEP_SENT] > 0:
+                    send(state, steps[step, STEP_SENT])
+                    duration = max(duration, until_sent(state))
+                sleep(state, heap, procs, p, duration, C_POST)
                 return
             procs[p, P_I] += ops[op, OP_N]
             procs[p, P_AT] = C_STEP

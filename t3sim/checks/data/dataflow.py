@@ -4,6 +4,7 @@ What leaves a GPU is an *item*: a granule that a GEMM stores elsewhere, or one t
 it (by the DMA engine, or by a step of ``Moves``).
 """
 
+import itertools
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from t3sim.checks.data.elements import Elements, Made
 from t3sim.checks.data.places import Ints, Turns
+from t3sim.config.limits import MOST_CONTEXTS
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.tables import destinations
 from t3sim.program.operations import (
@@ -22,6 +24,7 @@ from t3sim.program.operations import (
     Moves,
     Program,
     has_unlike_chunks,
+    is_of_commands,
     paired,
     rectangles,
     wide_granules,
@@ -32,9 +35,14 @@ from t3sim.workload.tiling import wavefront_grid
 FLAGS = -1  # instead of an item: granules of flags
 
 
-def units_of(moves: Moves, machine: MachineSpec) -> range:
+def units_of(program: Program, moves: Moves, machine: MachineSpec) -> range:
     """Return the units, engines behind compute units, that a kernel may run on."""
     n = machine.gpu.n_compute_units
+    if is_of_commands(moves):
+        before = itertools.takewhile(lambda one: one is not moves, program.operations)
+        first = n + machine.n_engines
+        first += sum(one.steps.shape[1] for one in before if isinstance(one, Moves) and is_of_commands(one))
+        return range(first, first + moves.steps.shape[1])
     if moves.engine is None:
         return range(*(moves.units or (0, n)))
     unit = n + (moves.engine if moves.engine < NIC else machine.gpu.n_copy_engines + moves.engine - NIC)
@@ -46,9 +54,9 @@ def fixed_units(program: Program, machine: MachineSpec) -> NDArray[np.bool_]:
 
     Then its reads come in the order of these steps, whatever other units read in the same place.
     """
-    is_fixed = np.ones(machine.gpu.n_compute_units + machine.n_engines, bool)
+    is_fixed = np.ones(machine.gpu.n_compute_units + machine.n_engines + MOST_CONTEXTS, bool)
     for moves in (one for one in program.operations if isinstance(one, Moves)):
-        units, n_columns = units_of(moves, machine), moves.steps.shape[1]
+        units, n_columns = units_of(program, moves, machine), moves.steps.shape[1]
         if len(units) != n_columns or (moves.n_workgroups or n_columns) != n_columns:
             is_fixed[units.start : units.stop] = False
     return is_fixed
@@ -92,7 +100,7 @@ class Dataflow:
                 self._add_tiles(operation, made, first)
                 first += made.n_granules
             elif isinstance(operation, Moves):
-                units = units_of(operation, machine)
+                units = units_of(program, operation, machine)
                 for row in operation.steps:
                     for column, step in enumerate(row):
                         self._add_step(step, operation.flags, units.start + column)

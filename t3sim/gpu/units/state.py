@@ -65,7 +65,7 @@ class Layout(NamedTuple):
     ``n_dram_banks`` costs time: a channel's record is longer, and a refresh of all banks looks at each of the layout.
     """
 
-    n_compute_units: int = 272  # copy engines among them
+    n_compute_units: int = 288  # copy engines and commands of T3's DMA engine among them
     n_slots: int = 4  # resident workgroups per compute unit
     n_buffers: int = 16  # operand slices staged per workgroup
     n_waiters: int = 1 << 20  # loads waiting on misses, whole GPU

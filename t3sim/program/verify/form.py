@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from t3sim.program.operations import (
     AT_OPERANDS,
     CACHED,
+    DMA,
     NONE,
     STORE,
     UPDATE,
@@ -22,6 +23,7 @@ from t3sim.program.operations import (
     Operation,
     Program,
     Rows,
+    is_of_commands,
 )
 from t3sim.program.verify.ledger import waits_of
 from t3sim.program.verify.places import Map
@@ -173,7 +175,9 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
         yield f"`steps` has {moves.steps.ndim} dimensions, not 2"
         return
     steps = moves.steps.reshape(-1)
-    if moves.engine is not None:
+    if is_of_commands(moves):
+        yield from of_commands(moves, steps)
+    elif moves.engine is not None:
         is_plain = moves.steps.shape[1] == 1 and moves.flags == (1, 1) and moves.n_workgroups is None
         is_elsewhere = moves.units is not None or moves.shares_units
         if moves.engine < 0 or is_elsewhere or not is_plain or (steps["n_operands"] != 1).any():
@@ -232,6 +236,17 @@ def of_batches(moves: Moves) -> Iterator[str]:
             return
 
 
+def of_commands(moves: Moves, steps: NDArray[Any]) -> Iterator[str]:
+    """Yield what an engine with several commands under way cannot do of what *moves* asks for.
+
+    T3's DMA engine copies, fills, and gets sums from a switch; it adds nothing itself.
+    """
+    if moves.units is not None or moves.shares_units or moves.wavefronts is not None or moves.flags != (1, 1):
+        yield "commands of an engine have no compute units, wavefronts or flags"
+    elif moves.engine == DMA and ((steps["n_operands"] > 1) & (steps["is_reduced"] != 1)).any():
+        yield "T3's DMA engine adds nothing: a step has one operand at most, or is a sum of the switch"
+
+
 def of_switch(moves: Moves, program: Program, places: Map) -> Iterator[str]:
     """Yield what is malformed in what steps ask of a switch."""
     steps, n = moves.steps.reshape(-1), program.ranks.per_node
@@ -240,7 +255,9 @@ def of_switch(moves: Moves, program: Program, places: Map) -> Iterator[str]:
         ~np.isin(steps["is_multicast"], (0, 1)) | ~np.isin(steps["is_reduced"], (0, 1)) | (steps["spread"] < 0)
     )
     is_malformed |= to_all & ((steps["send"] != STORE) | (steps["distance"] != 0))
-    is_malformed |= (to_all | is_sum) & ((moves.flags != (1, 1)) | (moves.engine is not None))
+    is_malformed |= (to_all | is_sum) & (
+        (moves.flags != (1, 1)) | (moves.engine is not None and not is_of_commands(moves))
+    )
     is_malformed |= is_sum & ((steps["n_operands"] != n) | (steps["source"] != 0) | (steps["source_stride"] != 1))
     is_malformed |= is_sum & ((steps["stride"] > 0) | (steps["is_wide"] > 0) | (steps["wait_where"] == AT_OPERANDS))
     for k in np.flatnonzero(is_malformed)[:1].tolist():

@@ -154,8 +154,9 @@ def end_move_workgroup(gpu, moves, cu_index, now):
     """A workgroup of a move kernel has made its last step: its compute unit is free."""
     cu = gpu.compute_units[cu_index]
     cu.move_operation = -1
+    if cu.is_taken:  # else what is outstanding are stores of GEMMs
+        cu.outstanding_granules = cu.returning[(gpu.slot_index + 1) % RETURN_RING].granules = 0  # all have come by then
     cu.is_taken = 0
-    cu.outstanding_granules = cu.returning[(gpu.slot_index + 1) % RETURN_RING].granules = 0  # all have come by then
     if not has_workgroups(gpu, cu):
         cu.idle_from = gpu.n_active_slots
     gpu.move_units[moves.first_workgroup + gpu.move_workgroups[cu_index].number] = -1
