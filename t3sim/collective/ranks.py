@@ -1,6 +1,6 @@
 """Ranks and the distances between them: what *distance* means on one node, and on several.
 
-Programs are written in the frame of their rank (``program.operations``): another GPU is told by its distance.  On one
+Programs are written in the frame of their rank (``program.operations``): another GPU is named by its distance.  On one
 node the GPU at distance d of rank r is rank (r + d) mod n.  With several nodes a distance has two digits, nodes and
 GPUs inside a node, each of which wraps around by itself: d = ``per_node`` * (nodes further) + (GPUs further).  So
 distances below ``per_node`` stay on the node, multiples of ``per_node`` lead to the GPU of the same number on another

@@ -524,7 +524,7 @@ class TableBuilder:
         return range(unit, unit + 1)
 
     def _contexts(self, of: Moves, operation: Any) -> range:
-        """Write into an operation of an engine what each of its commands under way has of it; return their units.
+        """Write into an operation of an engine what each of its outstanding commands has of it; return their units.
 
         They share the engine's rate and its read-ahead.
         """
@@ -533,7 +533,7 @@ class TableBuilder:
         self._n_contexts += n
         if self._n_contexts > MOST_CONTEXTS:
             raise UsageError(
-                f"operation `{of.name}`: engines have at most {MOST_CONTEXTS} commands of programs under way, not"
+                f"operation `{of.name}`: engines have at most {MOST_CONTEXTS} outstanding commands of programs, not"
                 f" {self._n_contexts}"
             )
         operation.first_unit, operation.end_unit, operation.priority = first, first + n, of.priority

@@ -19,7 +19,7 @@ Ticks = NDArray[np.int64]
 def units_of(core: GpuCore) -> dict[str, int]:
     """Return how many units of each kind a GPU has; those of its network interface are copy engines, too.
 
-    A command of T3's DMA engine under way is a unit of it.
+    A outstanding command of T3's DMA engine is a unit of it.
     """
     machine = core.machine
     return {

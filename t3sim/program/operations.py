@@ -327,8 +327,8 @@ class Moves(OnComputeUnits):
     turn; with several, each workgroup has a column of its own (channels).  A step reads its operands, adds them, and
     stores the result, line after line.  A copy engine takes no compute units; its steps are copies, one column of
     commands, each started up when what it waits for is there.  T3's DMA engine (``DMA``), or an engine that adds
-    (``ADDING_ENGINE``), has as many commands under way as there are columns; they share the rate and the read-ahead of
-    ``gpu.dma``, and each costs its ``command_cost``.
+    (``ADDING_ENGINE``), has as many outstanding commands as there are columns; they share the rate and the read-ahead
+    of ``gpu.dma``, and each costs its ``command_cost``.
     """
 
     kind: ClassVar[str] = "moves"
@@ -361,7 +361,7 @@ class Barrier(Operation):
 
 
 def is_of_commands(operation: Operation) -> bool:
-    """Return whether an operation is of commands of an engine that is no copy engine, columns of them under way."""
+    """Return whether an operation is of commands of an engine that is no copy engine, columns of them concurrently."""
     return isinstance(operation, Moves) and operation.engine in (DMA, ADDING_ENGINE)
 
 

@@ -16,7 +16,7 @@ from t3sim.program.triggered import Step
 def by_owner_in_turn(op: Operator, rank: int) -> Ints:
     """Return workgroups in the order in which a rank dispatches them: a tile of every owner, then the next of each.
 
-    The tile for the next rank comes first, that of the own rows last; not staggered, all ranks begin with the same
+    The tile for the next rank comes first, that of the local rows last; not staggered, all ranks begin with the same
     owner.  ``UsageError`` unless all own as many tiles.
     """
     first = 0 if op.staggered else -rank

@@ -55,7 +55,7 @@ def multimem_program(op: Operator, rank: int, units: int, *, is_gathered: bool) 
 
 
 def in_turn(op: Operator, rank: int, tiles: PackedTiles) -> Ints:
-    """Return tiles, or parts of them, in order: one of each owner, the next rank first and the own rows last.
+    """Return tiles, or parts of them, in order: one of each owner, the next rank first and the local rows last.
 
     Not staggered, all ranks begin with the same owner.
     """

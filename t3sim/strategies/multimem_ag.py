@@ -34,7 +34,7 @@ PARAMETERS = {
 
 
 def multimem_ag_program(op: Operator, rank: int, chunks: int, units: int) -> Program:
-    """Return the multicast stores of the own rows and a GEMM of all rows, the own ones first.
+    """Return the multicast stores of the local rows and a GEMM of all rows, the own ones first.
 
     The barrier: before it others may still read what was gathered in the run before.  A multicast store reaches its
     sender too, where it goes behind the gathered rows: the own ones are there already.
@@ -85,7 +85,7 @@ def multimem_ag_program(op: Operator, rank: int, chunks: int, units: int) -> Pro
     "multimem-ag", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", operators=("ag-gemm",), order=27
 )
 def multimem_ag(op: Operator, params: Params) -> Plan:
-    """``communication_units`` store the own rows at all GPUs in ``chunks``, the others run the GEMM."""
+    """``communication_units`` store the local rows at all GPUs in ``chunks``, the others run the GEMM."""
     chunks, units = params["chunks"], params["communication_units"]
     if op.n > 1:
         refuse_without_multicast(op, "multimem-ag")

@@ -2,7 +2,7 @@
 
 Tiles are stored in the own memory.  When the tracker calls one complete, the DMA engine tells the owner of the tile;
 when all GPUs have told it, the DMA engine of the owner loads the sum from the switch and keeps it, or stores it at
-every GPU with a multicast store.  These are the operations of switches of today (NVLS); nothing is reduced near the
+every GPU with a multicast store.  These are the operations of switches of today (NVLS); nothing is reduced near
 memory.  A switch that merges what is pushed into it would need a place for each tile from its first contribution to
 its last one, and GPUs in step.
 """

@@ -56,7 +56,7 @@ VARIANTS = {
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
     for name in overlap_strategies
-    if overlap_strategies.get(name).operators != ("ag-gemm",)
+    if {"gemm-rs", "gemm-ar"} & set(overlap_strategies.get(name).operators)
     for variant, params in VARIANTS.get(name, {"": {}}).items()
 }
 

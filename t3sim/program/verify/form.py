@@ -237,7 +237,7 @@ def of_batches(moves: Moves) -> Iterator[str]:
 
 
 def of_commands(moves: Moves, steps: NDArray[Any]) -> Iterator[str]:
-    """Yield what an engine with several commands under way cannot do of what *moves* asks for.
+    """Yield what an engine with several outstanding commands cannot do of what *moves* asks for.
 
     T3's DMA engine copies, fills, and gets sums from a switch; it adds nothing itself.
     """
