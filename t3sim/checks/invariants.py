@@ -147,7 +147,7 @@ def time_claims(core: GpuCore) -> Iterator[Claim]:
 
 def account_claims(core: GpuCore) -> Iterator[Claim]:
     """After the end: what a unit did, reason by reason, adds up to the time of the phase, and none took less than 0."""
-    n_units = units_of(core)
+    n_units = units_of(core.machine, len(core.ports), core.tables.n_contexts)
     for unit, accounts in time_accounts(core, core.kernel_end_at).items():
         part = unit.replace(" ", "_") + "[]" * (len(accounts) > 1)
         time = core.kernel_end_at * n_units[unit] // len(accounts)

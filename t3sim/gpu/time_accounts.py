@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.config.machine import MachineSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
 from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, DMA_ENGINE, L2_BANK, LINK_PORT
@@ -16,20 +17,19 @@ from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, 
 Ticks = NDArray[np.int64]
 
 
-def units_of(core: GpuCore) -> dict[str, int]:
+def units_of(machine: MachineSpec, n_ports: int = 1, n_contexts: int = 0) -> dict[str, int]:
     """Return how many units of each kind a GPU has; those of its network interface are copy engines, too.
 
-    A outstanding command of T3's DMA engine is a unit of it.
+    An outstanding command of T3's DMA engine is a unit of it.
     """
-    machine = core.machine
     return {
         COMPUTE_UNIT: machine.gpu.n_compute_units,
         **({COPY_ENGINE: machine.n_engines} if machine.n_engines else {}),
         DISPATCHER: 1,
         L2_BANK: machine.gpu.l2.n_banks,
         CHANNEL: machine.memory.n_channels,
-        DMA_ENGINE: 1 + core.tables.n_contexts,
-        LINK_PORT: len(core.ports),
+        DMA_ENGINE: 1 + n_contexts,
+        LINK_PORT: n_ports,
     }
 
 
@@ -60,7 +60,7 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
         ),
         LINK_PORT: np.concatenate([port_ticks(core, port, total) for port in core.ports]),
     }
-    n_units = units_of(core)
+    n_units = units_of(core.machine, len(core.ports), core.tables.n_contexts)
     for unit, rows in accounts.items():
         rows[:, codes.FOR_LAUNCH] -= start * n_units[unit] // len(rows)
     return accounts

@@ -102,7 +102,7 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
     """
     if not _jit.IS_COUNTING:
         return ()
-    n_units = units_of(core)
+    n_units = units_of(core.machine, len(core.ports), core.tables.n_contexts)
     return tuple(
         Wait(name, unit, n_units[unit], reason, ticks)
         for unit, accounts in time_accounts(core, end, start).items()

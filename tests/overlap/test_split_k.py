@@ -38,7 +38,11 @@ HOST = (
     "machine.gpu.copy_engines={number: 2, startup: 1 us, bandwidth: 30 GB/s, max_outstanding_lines: 8}",
 )  # fmt: skip
 SPLITTING = [one.name for one in in_order() if one.splits_k and one.kind != "estimate"]
-FUSED = [one.name for one in in_order() if not one.splits_k and one.name != "isolated-cu-split"]
+FUSED = [
+    one.name
+    for one in in_order()
+    if not one.splits_k and one.name != "isolated-cu-split" and "moe" not in one.operators
+]
 
 
 def of(name: str, n_panels: int, *overrides: str, k: int = 264, group_rows: int = 1) -> RunSpec:
