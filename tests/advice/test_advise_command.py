@@ -313,11 +313,25 @@ def test_a_winner_is_named_only_where_both_hosts_agree(
     assert list(found) == (["graph", "eager"] if decides else [""])
 
 
-def test_a_flux_form_is_named_with_what_measurements_say(answer: tuple[Path, str]) -> None:
-    folder, text = answer
-    names = {row["winner"] for row in rows(folder / "advice.csv")}
+def test_a_flux_form_is_named_with_what_measurements_say(tmp_path: Path) -> None:
+    """Where the switch adds up, another form wins."""
+    (tmp_path / "small.yaml").write_text(EXPERIMENT)
+    overrides = [part for value in (*SMALL, "machine.link.multicast=null") for part in ("-s", value)]
+    result = advised(str(tmp_path / "small.yaml"), *overrides, "-o", str(tmp_path / "out"), "-j", "1", "--no-figures")
+    assert result.exit_code == 0, result.output
+    names = {row["winner"] for row in rows(tmp_path / "out" / "advice.csv")}
     assert any(name.startswith("flux") for name in names)
-    assert "Caution: Flux was measured slower than sequential" in " ".join(text.split())
+    assert "Caution: Flux was measured slower than sequential" in " ".join(result.output.split())
+
+
+def test_multimem_is_ranked_where_links_have_multicast(answer: tuple[Path, str]) -> None:
+    """As what exists today; T3 with reduction in the switch is not: it needs hardware."""
+    folder, _text = answer
+    found = rows(folder / "candidates.csv")
+    of_multimem = [row for row in found if row["strategy"] == "multimem-rs"]
+    assert of_multimem
+    assert {row["status"] for row in of_multimem} <= {"simulated", "outlined"}
+    assert all(float(row["outline_us"]) > 0 for row in of_multimem)
 
 
 ALL_REDUCES = EXPERIMENT.replace("tp: 4}", "tp: 4, operator: gemm-ar}").replace("[512, 1024]", "[1, 16, 1024]")
