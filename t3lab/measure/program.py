@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from t3lab.measure import async_tp, gemm, memory, meshes, peers, rings, scatters
+from t3lab.measure import async_tp, experts, gemm, memory, meshes, peers, rings, scatters
 from t3lab.measure.device import FULL, QUICK, CannotMeasure, Lab, MissingHardware, Rows, count_gpus
 from t3lab.measure.facts import provenance
 from t3lab.measurements.kinds import KINDS
@@ -56,7 +56,10 @@ OF_NCCL = (
     "contention",
     "contention_sm_split",
 )  # each number of channels needs a process of its own
-OF_PYTORCH: Programs = {async_tp.KIND: async_tp.traces}  # only if it is named: most nodes have no PyTorch
+OF_PYTORCH: Programs = {
+    async_tp.KIND: async_tp.traces,
+    experts.KIND: experts.grouped_gemms,
+}  # only if it is named: most nodes have no PyTorch
 MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL, *OF_PYTORCH)
 CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")
 QUICK_CHANNELS = ("auto", "4")

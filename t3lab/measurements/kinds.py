@@ -324,8 +324,21 @@ def _contradictions(row: Row) -> Iterator[str]:
         yield f"gpus is {row['gpus']}; a {'transfer' if 'transfers' in row else 'collective'} has at least 2"
     if "op" in row and row["op"] != "gemm" and int(row["tp"]) < 2:
         yield f"tp is {row['tp']}; {row['op']} has at least 2"
+    if "top_k" in row:
+        gpus, top_k, experts = int(row["gpus"]), int(row["top_k"]), int(row["experts"])
+        if top_k > experts:
+            yield f"top_k is {top_k}; there are {experts} experts"
+        if experts % gpus:
+            yield f"gpus is {gpus}, which does not divide experts, {experts}"
+    if "largest" in row and not int(row["tokens"]) <= int(row["largest"]) * int(row["experts"]) <= _all_of(row):
+        yield f"largest is {row['largest']}; {row['experts']} experts have {row['tokens']} rows"
     if "op" in row and row["op"] not in COLLECTIVES and not int(row.get("k", 0)):
         yield f"k is missing or 0; {row['op']} has at least 1"
+
+
+def _all_of(row: Row) -> int:
+    """Return what the largest expert times their number can be at most: all rows at one."""
+    return int(row["tokens"]) * int(row["experts"])
 
 
 def _beyond_device(row: Row, peaks: Peaks) -> Iterator[str]:
@@ -443,6 +456,48 @@ def _beside(other: str, meaning: str) -> tuple[Column, ...]:
         _time(f"gemm_with_{other}_us", "GEMM while the other runs", _gemm_floor),
         _time(f"{other}_with_gemm_us", f"{meaning} while the other runs", _output_floor),
     )
+
+
+def _rows_floor(n_flops: float, row: Row, peaks: Peaks) -> tuple[float, str]:
+    """GEMMs of rows of experts are not faster than their operations at the peak rate."""
+    element = ELEMENT_TYPES.get(str(row.get("element") or DEFAULT_TYPE))
+    rate = peaks.matrix_tflops * MOST_MATRIX_RATE.get(16 if element is None else element.bits, 1.0)
+    return n_flops / rate / 1e6, f"at {rate:.0f} TFLOP/s the GEMMs take {n_flops / rate / 1e6:.2f} us"
+
+
+def _grouped_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    return _rows_floor(2.0 * float(row["tokens"]) * float(row["n"]) * float(row["k"]), row, peaks)
+
+
+def _experts_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """An even share of the rows of all GPUs; gated experts have three matrices."""
+    rows = float(row["tokens_per_gpu"]) * float(row["top_k"])
+    return _rows_floor(6.0 * rows * float(row["hidden"]) * float(row["intermediate"]), row, peaks)
+
+
+def _exchange_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """Of an even routing, each token leaves its GPU at least once, unless its expert is there."""
+    if str(row["routing"]) not in ("balanced", "uniform"):
+        return 0.0, ""
+    element = ELEMENT_TYPES.get(str(row.get("element") or "nvfp4"))
+    n_bytes = float(row["tokens_per_gpu"]) * float(row["hidden"]) * (4 if element is None else element.bits) / 8
+    return _over_links((int(row["gpus"]) - 1) / int(row["gpus"]) * n_bytes, peaks)
+
+
+EXCHANGES = ("dispatch", "combine")
+ROUTING = _text(
+    "routing", "law of the routing: balanced, uniform, zipf_1, power_law_1.2, power_law_sampled_1.9, ...",
+)  # fmt: skip
+ROUTED = (
+    _count("gpus", "", "GPUs that share the experts"),
+    _count("tokens_per_gpu", "", "tokens of each GPU"),
+    _count("hidden", "elements", "size of a token"),
+    _count("top_k", "", "experts of a token"),
+    _count("experts", "", "routed experts of all GPUs"),
+    ROUTING,
+)
+WEIGHTS = _text("weights", "type of the weights, if it is another than `element`", tuple(ELEMENT_TYPES), default="")
+SOURCE = _text("source", "who measured it: rows of one source are a table")
 
 
 def _kind(name: str, meaning: str, *columns: Column, optional: tuple[Column, ...] = ()) -> Kind:
@@ -654,6 +709,29 @@ _ALL = (
         _time("scatter_only_us", "flux without the sum", _output_floor),
         _time("scatter_only_noswz_us", "flux_noswz without the sum", _output_floor),
         _time("reduce_us", "the sum"),
+    ),
+    _kind(
+        "grouped_gemm", "GEMMs of the experts of one GPU in one launch, repeated back-to-back",
+        _count("tokens", "", "rows of all experts"), _count("experts", "", "GEMMs, each with its weights"),
+        *GEMM[1:], ROUTING,
+        _time("time_us", "median", _grouped_floor),
+        optional=(*EDGES, _count("largest", "", "rows of the expert with most"), ELEMENT, WEIGHTS, OPERANDS, SOURCE),
+    ),
+    _kind(
+        "dispatch_combine", "dispatch of tokens to the GPUs of their experts, or combine of what these computed",
+        _text("exchange", ", ".join(EXCHANGES), EXCHANGES), *ROUTED,
+        _text("kernel", "what did it, like deepep_normal or deepep_low_latency"),
+        _time("time_us", "median", _exchange_floor),
+        optional=(*EDGES, _whole("sms", "SMs that the kernel has", key=True),
+                  _count("hosts", "", "hosts that the GPUs are in; empty: one"), ELEMENT, SOURCE),
+    ),
+    _kind(
+        "moe", "a layer of routed experts on all GPUs: dispatch, two grouped GEMMs, combine",
+        *ROUTED, _count("intermediate", "elements", "intermediate size of an expert, which is gated"),
+        _text("kernel", "what did it, like mega_moe; or a strategy of t3sim"),
+        _time("time_us", "median", _experts_floor),
+        optional=(*EDGES, _count("hosts", "", "hosts that the GPUs are in; empty: one"), ELEMENT, WEIGHTS, SOURCE,
+                  _text("parameters", "of a strategy of t3sim, like compute_units=24")),
     ),
     _kind(
         "tile_timelines", "one output tile of one GEMM kernel: where and when it was computed",

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from t3sim.workload.grouped import grouped_tiling, grouped_trace
 
 from t3lab.measurements.meshes import Mesh
 from t3sim.checks.audit import Audit
@@ -28,6 +29,7 @@ from t3sim.config.experiment import (
     TilingSpec,
     WorkloadSpec,
 )
+from t3sim.config.experts import ExpertsSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import InputDataError, T3SimError
 from t3sim.experiment.planning.checks import workload_findings
@@ -47,6 +49,7 @@ from t3sim.strategies.interface import Phase
 from t3sim.system.parts import MirroredParts, PhaseSource
 from t3sim.system.simulate import operator_of, parts_for, plan_for
 from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.moe import gemms_of, mean_rows
 from t3sim.workload.tiling import TileTrace, make_tile_trace, tile_grid, workgroup_tiles
 
 Tile = tuple[int, int]  # row and column of tiles
@@ -454,6 +457,54 @@ class Overlapped(Simulation):
         """See the base class."""
         plan = plan_for(self.run, operator_of(self.run)).counted(with_gather=self.operator != "gemm-rs")
         return list(parts_for(self.run, phases, audit).evaluate(plan)[1].values())
+
+
+@dataclass(frozen=True)
+class GroupedGemm(Simulation):
+    """A GEMM for each expert with its *rows*, in one launch; n, k and the element types are those of *gemm*."""
+
+    machine: MachineSpec
+    kernels: Kernels
+    gemm: GemmShape
+    rows: tuple[int, ...]
+
+    def _run(self) -> RunSpec:
+        tiling = grouped_tiling(self.kernels, self.rows, self.gemm, self.machine.gpu.n_compute_units)
+        shape = self.gemm.model_copy(update={"m": sum(self.rows)})
+        return _run_of(self.machine, WorkloadSpec(gemm=shape, tiling=tiling))
+
+    def _part(self) -> Part:
+        return gemm_part(operator_of(self.run, grouped_trace(self.rows, self.gemm, self.run.workload.tiling)))
+
+
+@dataclass(frozen=True)
+class RoutedExperts(Simulation):
+    """A layer of routed experts as *strategy* runs it; times of its phases by their roles, and ``time`` of all."""
+
+    machine: MachineSpec
+    kernels: Kernels
+    experts: ExpertsSpec
+    strategy: str
+    params: tuple[tuple[str, int | str], ...] = ()
+
+    def _run(self) -> RunSpec:
+        shape = gemms_of(self.experts, mean_rows(self.experts))[0]
+        tiling = tiling_of(self.kernels, shape, self.machine.gpu.n_compute_units)
+        library = self.kernels if isinstance(self.kernels, KernelLibrarySpec) else None
+        workload = WorkloadSpec(
+            tp=self.experts.gpus, operator="moe", experts=self.experts, tiling=tiling, kernels=library
+        )
+        return _run_of(self.machine, workload, self.strategy, strategy_params=dict(self.params))
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class."""
+        plan = plan_for(self.run, operator_of(self.run))
+        return list(parts_for(self.run, phases, audit).evaluate(plan)[1].values())
+
+    def outcome(self, result: Sequence[Phase]) -> Outcome:
+        """See the base class."""
+        of_roles = {phase.role: self.us(phase.ticks) for phase in result}
+        return Outcome({**of_roles, "time": self.us(sum(phase.ticks for phase in result if phase.counts))})
 
 
 def _run_of(machine: MachineSpec, workload: WorkloadSpec, strategy: str = "sequential", **changes: Any) -> RunSpec:

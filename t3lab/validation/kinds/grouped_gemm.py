@@ -1,0 +1,41 @@
+"""``grouped_gemm``: the GEMMs of the experts of one GPU in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from t3lab.measurements.samples import Measurement
+from t3lab.validation.bench import Bench, one
+from t3lab.validation.kinds.interface import ComparedKind
+from t3lab.validation.operating_points import Loops
+from t3lab.validation.point import Comparison, Point, Term
+from t3lab.validation.simulation import GroupedGemm
+from t3sim.config.experiment import GemmShape
+from t3sim.config.experts import ExpertsSpec, routing_called
+from t3sim.workload.routings import routing_of
+
+
+def points(row: Measurement, bench: Bench) -> Iterable[Point]:
+    """Return the point of *row*."""
+    regime = bench.regime(row, Loops())
+
+    def make() -> Comparison:
+        types: dict[str, Any] = {name: row.values[name] for name in ("element", "weights") if row.values.get(name)}
+        gemm = GemmShape(m=int(row["tokens"]), n=int(row["n"]), k=int(row["k"]), **types)
+        return one(Term(GroupedGemm(regime.machine, bench.kernels, gemm, rows_of(row))))
+
+    host_us = bench.measurements.host_us(row)
+    return [bench.point(row, "time_us", make, host_us=host_us, operating_point=regime.shown)]
+
+
+def rows_of(row: Measurement) -> tuple[int, ...]:
+    """Return the rows of each expert: by the routing that *row* states, one expert for each of its rows."""
+    layer = ExpertsSpec(
+        n_experts=int(row["experts"]), top_k=1, hidden=int(row["k"]), intermediate=int(row["n"]),
+        tokens_per_gpu=int(row["tokens"]), ep=1, routing=routing_called(str(row["routing"])),
+    )  # fmt: skip
+    return tuple(routing_of(layer).rows()[0].tolist())
+
+
+KINDS = [ComparedKind("grouped_gemm", points)]

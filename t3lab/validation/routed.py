@@ -1,0 +1,56 @@
+"""Rows about routed experts: the layer that they are of, and the strategy that stands for the kernel of a library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from t3lab.measurements.samples import Measurement
+from t3lab.validation.kinds.operators import given_parameters
+from t3lab.validation.point import NotSimulatedError
+from t3sim.config.experts import ExpertsSpec, routing_called
+from t3sim.config.machine import MachineSpec
+from t3sim.registry import unknown_name
+from t3sim.strategies import in_order, overlap_strategies
+
+Params = tuple[tuple[str, int | str], ...]
+# Kernels of libraries, and the strategy that has their form.
+STRATEGIES = {
+    "deepep_normal": "moe-sequential",
+    "deepep_high_throughput": "moe-sequential",
+    "deepep_low_latency": "moe-low-latency",
+    "one_sided": "moe-low-latency",
+    "mori_low_latency": "moe-low-latency",
+    "triton_distributed": "moe-sequential",
+    "split_two_kernels": "moe-sequential",
+    "mega_moe": "moe-fused",
+    "fused_one_kernel": "moe-fused",
+    "fused_expert_waves": "moe-fused",
+    "fused_lag_ordered": "moe-fused",
+}
+OF_SMS = "sms"  # the parameter of a strategy for the compute units of dispatch and combine
+
+
+def experts_of_row(row: Measurement, **more: Any) -> ExpertsSpec:
+    """Return the layer that *row* is of; raises ``ValueError`` if there is no such one."""
+    if int(row.values.get("hosts", 1)) > 1:
+        raise NotSimulatedError(f"{row['hosts']} hosts: dispatch and combine between hosts are not simulated")
+    return ExpertsSpec(
+        n_experts=int(row["experts"]), top_k=int(row["top_k"]), hidden=int(row["hidden"]), ep=int(row["gpus"]),
+        tokens_per_gpu=int(row["tokens_per_gpu"]), routing=routing_called(str(row["routing"])), **more,
+    )  # fmt: skip
+
+
+def strategy_of_row(row: Measurement, machine: MachineSpec) -> tuple[str, Params]:
+    """Return the strategy that has the form of the kernel of *row*, and its parameters that the row states."""
+    kernel = str(row["kernel"])
+    name = STRATEGIES.get(kernel, kernel)
+    known = [entry.name for entry in in_order() if "moe" in entry.operators]
+    if name not in known:
+        raise NotSimulatedError(unknown_name("kernel", kernel, [*known, *STRATEGIES]))
+    entry = overlap_strategies.get(name)
+    params = given_parameters(str(row.values.get("parameters", "")))
+    sms = int(row.values.get("sms", 0))
+    if sms and OF_SMS in entry.parameters:
+        params = (*params, (OF_SMS, min(sms, machine.gpu.n_compute_units)))
+    entry.encode(dict(params))
+    return name, params
