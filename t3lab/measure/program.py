@@ -56,10 +56,8 @@ OF_NCCL = (
     "contention",
     "contention_sm_split",
 )  # each number of channels needs a process of its own
-OF_PYTORCH: Programs = {
-    async_tp.KIND: async_tp.traces,
-    experts.KIND: experts.grouped_gemms,
-}  # only if it is named: most nodes have no PyTorch
+# Only if they are named: most nodes have no PyTorch.
+OF_PYTORCH: Programs = {async_tp.KIND: async_tp.traces, experts.KIND: experts.grouped_gemms}
 MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL, *OF_PYTORCH)
 CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")
 QUICK_CHANNELS = ("auto", "4")
