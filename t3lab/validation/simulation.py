@@ -31,7 +31,7 @@ from t3sim.config.experiment import (
 )
 from t3sim.config.experts import ExpertsSpec
 from t3sim.config.machine import MachineSpec
-from t3sim.errors import InputDataError, T3SimError
+from t3sim.errors import InputDataError, T3SimError, UsageError
 from t3sim.experiment.planning.checks import workload_findings
 from t3sim.experiment.running.phase_runner import PhaseRunner
 from t3sim.experiment.running.phase_task import MadeOfPhases
@@ -479,13 +479,14 @@ class GroupedGemm(Simulation):
 
 @dataclass(frozen=True)
 class RoutedExperts(Simulation):
-    """A layer of routed experts as *strategy* runs it; times of its phases by their roles, and ``time`` of all."""
+    """A layer of routed experts as *strategy* runs it, or the one part of its plan with that *role*."""
 
     machine: MachineSpec
     kernels: Kernels
     experts: ExpertsSpec
     strategy: str
     params: tuple[tuple[str, int | str], ...] = ()
+    role: str = ""
 
     def _run(self) -> RunSpec:
         shape = gemms_of(self.experts, mean_rows(self.experts))[0]
@@ -498,13 +499,13 @@ class RoutedExperts(Simulation):
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
-        plan = plan_for(self.run, operator_of(self.run))
-        return list(parts_for(self.run, phases, audit).evaluate(plan)[1].values())
-
-    def outcome(self, result: Sequence[Phase]) -> Outcome:
-        """See the base class."""
-        of_roles = {phase.role: self.us(phase.ticks) for phase in result}
-        return Outcome({**of_roles, "time": self.us(sum(phase.ticks for phase in result if phase.counts))})
+        plan, parts = plan_for(self.run, operator_of(self.run)), parts_for(self.run, phases, audit)
+        if not self.role:
+            return list(parts.evaluate(plan)[1].values())
+        found = [part for part in plan.parts() if part.role == self.role]
+        if not found:
+            raise UsageError(f"strategy: {self.strategy} has no {self.role} of its own")
+        return [parts.phase(found[0])]
 
 
 def _run_of(machine: MachineSpec, workload: WorkloadSpec, strategy: str = "sequential", **changes: Any) -> RunSpec:

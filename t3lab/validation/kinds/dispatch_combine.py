@@ -23,8 +23,7 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
         given = {} if not element else {f"{exchange}_element": element}
         experts = experts_of_row(row, intermediate=ANY_WIDTH, **given)
         strategy, params = strategy_of_row(row, machine)
-        simulated = RoutedExperts(machine, bench.kernels, experts, strategy, params)
-        return one(Term(simulated, exchange))
+        return one(Term(RoutedExperts(machine, bench.kernels, experts, strategy, params, exchange)))
 
     return [bench.point(row, "time_us", make, kind=str(row["exchange"]), host_us=bench.measurements.host_us(row))]
 
