@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from t3sim.advice.answer import Answer
     from t3sim.advice.cases import Parallelism
+    from t3sim.advice.search import Case, Simulate
     from t3sim.advice.thresholds import Sizes
     from t3sim.config.experiment import RunSpec
     from t3sim.system.simulate import SimulationResult
@@ -33,7 +34,8 @@ OF_A_MODEL = {
     "tp": "-s workload.tp=8 takes another", "tokens": "-s workload.tokens=1024 takes others",
     "parallelism": "-s workload.operator=gemm-ar takes another",
     "dtype": "-s workload.gemm.element=fp8 takes another",
-    "backward": "-s workload.sublayer=IP takes another GEMM",
+    "backward": "-s workload.sublayer=IP takes another GEMM", "part": "it decides what is advised on",
+    "routing": "-s workload.experts.routing={kind: uniform} takes another",
 }  # fmt: skip
 INDENT = "  "
 PARALLELISM = {"gemm-rs": "sequence", "ag-gemm": "sequence", "gemm-ar": "tensor"}
@@ -48,6 +50,14 @@ PARALLELISM = {"gemm-rs": "sequence", "ag-gemm": "sequence", "gemm-ar": "tensor"
 @click.option(
     "--parallelism", type=click.Choice(["auto", "sequence", "tensor"]), default="auto", show_default=True,
     help="Of a model: sequence (RS, AG), tensor (AR), or auto: sequence where TP divides the tokens, else tensor.",
+)  # fmt: skip
+@click.option(
+    "--part", type=click.Choice(["all", "dense", "experts"]), default="all", show_default=True,
+    help="Of a model: its GEMMs with a collective, its layers of routed experts, or all.",
+)  # fmt: skip
+@click.option(
+    "--routing", default="balanced", show_default=True,
+    help="Routings of tokens to experts, like balanced,uniform,power_law_1.2.",
 )  # fmt: skip
 @click.option("--dtype", help="Element type of the operands, like fp8 [default: what the checkpoint states].")
 @click.option("--backward", is_flag=True, help="The GEMMs of the backward pass instead of the forward pass.")
@@ -64,6 +74,8 @@ def advise(
     tp: str,
     tokens: str,
     parallelism: Parallelism,
+    part: str,
+    routing: str,
     dtype: str | None,
     backward: bool,
     host: str | None,
@@ -75,47 +87,54 @@ def advise(
     phases: Path | None,
     no_figures: bool,
 ) -> None:
-    """Name the fastest overlap scheme for each GEMM of TARGET, and why.
+    """Name the fastest overlap scheme for each GEMM and each layer of routed experts of TARGET, and why.
 
     TARGET is a model, as a preset (T-NLG), a YAML file or the config.json of a checkpoint; or an experiment, whose
     GEMMs and machine are taken.  Few of the candidates are simulated: docs/users/advice.md says how they are chosen.
 
-    Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
+    Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures; of routed
+    experts experts.csv, experts_candidates.csv, experts_parts.csv and experts_thresholds.csv.
     """
-    from t3sim.advice import all_reduces, thresholds
-    from t3sim.advice.answer import advice_of, hardware_candidate, write_advice
+    from t3sim.advice import experts
     from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, notes_on, numbers
-    from t3sim.advice.profile import small_runs
-    from t3sim.advice.search import Refusal, case_of, settle
-    from t3sim.advice.validated import Validated
+    from t3sim.advice.search import Refusal, case_of
+    from t3sim.cli._experts import advise_experts
+    from t3sim.experiment.planning.plan import load_experiment
     from t3sim.experiment.running.phase_files import PHASES_NAME
     from t3sim.experiment.running.phase_runner import PhaseRunner
     from t3sim.experiment.running.phase_task import ExperimentPoint
     from t3sim.experiment.running.result_folder import default_folder, owned
-    from t3sim.results.csv_table import table_bytes
-    from t3sim.strategies.interface import MEANINGS
 
     if is_experiment(target):
         _refuse_options_of_a_model()
         runs = cases_of_experiment(target, overrides)
-        name = runs[0].experiment
+        layers = experts.runs_of_experiment(load_experiment(target, overrides))
+        name = (runs or layers)[0].experiment
     else:
         sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
         phase = "backward" if backward else "forward"
         overrides = overrides if dtype is None else (*overrides, f"workload.element={dtype}")
-        runs = cases_of_model(
-            target, machine, tiling, *sizes, phase, overrides, parallelism, lambda text: note(f"left out: {text}")
-        )
-        name = f"{runs[0].workload.model}-{runs[0].machine.name.partition('+')[0]}"
+        runs, layers = [], []
+
+        def left_out(text: str) -> None:
+            note(f"left out: {text}")
+
+        if part == "experts" or (part == "all" and experts.has_experts(target)):
+            routings = [one.strip() for one in routing.split(",")]
+            layers = experts.runs_of_model(target, machine, tiling, *sizes, routings, overrides, left_out)
+        if part != "experts":
+            try:
+                runs = cases_of_model(target, machine, tiling, *sizes, phase, overrides, parallelism, left_out)
+            except UsageError as error:
+                if not layers:
+                    raise
+                left_out(error.message)
+        first = (runs or layers)[0]
+        name = f"{first.workload.model}-{first.machine.name.partition('+')[0]}"
     echo(*(line for text in notes_on(target, overrides) for line in wrap(f"note: {text}", WIDTH)))
     directory = output or default_folder(f"advice-{name}")
     with owned(directory):
-        cases = [case_of(run, {} if host is None else {"host": host}) for run in runs]
-        n = sum(len(case.choices) for case in cases)
-        kinds = dict.fromkeys(run.workload.operator for run in runs)
-        machine_name = runs[0].machine.name.partition("+")[0]  # what was changed is in the answer
-        echo(*folded(f"operator    {kind}: {MEANINGS[kind]} ({PARALLELISM[kind]} parallelism)" for kind in kinds))
-        echo(f"search      {len(cases)} GEMMs on {machine_name}, {n} candidates")
+        given = {} if host is None else {"host": host}
 
         def simulate(wanted: Sequence[RunSpec]) -> list[SimulationResult | Refusal]:
             points = [ExperimentPoint(run) for run in wanted]
@@ -127,34 +146,13 @@ def advise(
             failed = runner.failed
             return [Refusal(failed[i].reason) if i in failed else runner.results[i].result for i in range(len(wanted))]
 
-        settle(cases, simulate, lambda text: echo(f"search      {text}"))
-        asked = (
-            {} if only_today else {i: hardware_candidate(case.run) for i, case in enumerate(cases) if case.is_answered}
-        )
-        hardware = {i: one for i, one in asked.items() if one is not None}
-        results = simulate([one.run(runs[i]) for i, one in hardware.items()])
-        designs = {i: (one, result) for (i, one), result in zip(hardware.items(), results, strict=True)}
-        validated = Validated.of(runs[0].machine)
-        advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
-        answers = [answer for one in advice for answer in one.answers]
-        by_tokens = thresholds.sizes_of(answers)
-        echo("", *table(answers))
-        for one in by_tokens:
-            echo("", *thresholds_table(one))
-        if len(answers) > MOST_PARAGRAPHS:
-            note(f"{len(answers)} answers are not explained one by one: ask for fewer tokens, like --tokens 64")
-        for answer in answers if len(answers) <= MOST_PARAGRAPHS else ():
-            echo("", *paragraph(answer))
-        echo("", "times of small GEMMs and collectives for profile.json, and figures")
-        small = simulate(small_runs([case for case in cases if case.is_answered]))
-        more: dict[str, bytes] = {}
-        if by_tokens:
-            more["thresholds.csv"] = table_bytes(thresholds.COLUMNS, [row for one in by_tokens for row in one.ranges()])
-        if found := all_reduces.simulated([case for case in cases if case.is_answered], simulate):
-            of = runs[0].machine
-            more["all_reduces.csv"] = table_bytes(all_reduces.COLUMNS, all_reduces.rows(of.name, found))
-            more["all_reduces.json"] = all_reduces.tables_bytes(of.name, of.gpu.compute_capability, found)
-        files = write_advice(directory, advice, small, more)
+        files: list[Path] = []
+        cases: list[Case] = []
+        if layers:
+            files += advise_experts(layers, given, simulate, directory)
+        if runs:
+            cases = [case_of(run, given) for run in runs]
+            files += _advise_gemms(cases, simulate, directory, only_today=only_today)
         without_figures = None if no_figures else lacking("figures")
         if without_figures:
             note(without_figures)
@@ -167,6 +165,50 @@ def advise(
         raise PointsFailed(
             f"{without} of {len(cases)} GEMMs have no answer: {directory / 'candidates.csv'} has the reasons"
         )
+
+
+def _advise_gemms(cases: list[Case], simulate: Simulate, directory: Path, *, only_today: bool) -> list[Path]:
+    """Search for the fastest scheme of each GEMM of *cases*, print the answers, write and return the files."""
+    from t3sim.advice import all_reduces, thresholds
+    from t3sim.advice.answer import advice_of, hardware_candidate, write_advice
+    from t3sim.advice.profile import small_runs
+    from t3sim.advice.search import settle
+    from t3sim.advice.validated import Validated
+    from t3sim.results.csv_table import table_bytes
+    from t3sim.strategies.interface import MEANINGS
+
+    runs = [case.run for case in cases]
+    n = sum(len(case.choices) for case in cases)
+    kinds = dict.fromkeys(run.workload.operator for run in runs)
+    machine_name = runs[0].machine.name.partition("+")[0]  # what was changed is in the answer
+    echo(*folded(f"operator    {kind}: {MEANINGS[kind]} ({PARALLELISM[kind]} parallelism)" for kind in kinds))
+    echo(f"search      {len(cases)} GEMMs on {machine_name}, {n} candidates")
+    settle(cases, simulate, lambda text: echo(f"search      {text}"))
+    asked = {} if only_today else {i: hardware_candidate(case.run) for i, case in enumerate(cases) if case.is_answered}
+    hardware = {i: one for i, one in asked.items() if one is not None}
+    results = simulate([one.run(runs[i]) for i, one in hardware.items()])
+    designs = {i: (one, result) for (i, one), result in zip(hardware.items(), results, strict=True)}
+    validated = Validated.of(runs[0].machine)
+    advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
+    answers = [answer for one in advice for answer in one.answers]
+    by_tokens = thresholds.sizes_of(answers)
+    echo("", *table(answers))
+    for one in by_tokens:
+        echo("", *thresholds_table(one))
+    if len(answers) > MOST_PARAGRAPHS:
+        note(f"{len(answers)} answers are not explained one by one: ask for fewer tokens, like --tokens 64")
+    for answer in answers if len(answers) <= MOST_PARAGRAPHS else ():
+        echo("", *paragraph(answer))
+    echo("", "times of small GEMMs and collectives for profile.json, and figures")
+    small = simulate(small_runs([case for case in cases if case.is_answered]))
+    more: dict[str, bytes] = {}
+    if by_tokens:
+        more["thresholds.csv"] = table_bytes(thresholds.COLUMNS, [row for one in by_tokens for row in one.ranges()])
+    if found := all_reduces.simulated([case for case in cases if case.is_answered], simulate):
+        of = runs[0].machine
+        more["all_reduces.csv"] = table_bytes(all_reduces.COLUMNS, all_reduces.rows(of.name, found))
+        more["all_reduces.json"] = all_reduces.tables_bytes(of.name, of.gpu.compute_capability, found)
+    return write_advice(directory, advice, small, more)
 
 
 def _refuse_options_of_a_model() -> None:
