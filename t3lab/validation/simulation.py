@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from t3sim.workload.grouped import grouped_tiling, grouped_trace
 
 from t3lab.measurements.meshes import Mesh
 from t3sim.checks.audit import Audit
@@ -29,7 +28,7 @@ from t3sim.config.experiment import (
     TilingSpec,
     WorkloadSpec,
 )
-from t3sim.config.experts import ExpertsSpec
+from t3sim.config.experts import ALIKE, ExpertsSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import InputDataError, T3SimError, UsageError
 from t3sim.experiment.planning.checks import workload_findings
@@ -47,7 +46,8 @@ from t3sim.strategies import overlap_strategies
 from t3sim.strategies.flux import PARAMETERS, flux_push_part
 from t3sim.strategies.interface import Phase
 from t3sim.system.parts import MirroredParts, PhaseSource
-from t3sim.system.simulate import operator_of, parts_for, plan_for
+from t3sim.system.simulate import operator_of, parts_for, plan_for, work_of
+from t3sim.workload.grouped import grouped_tiling, grouped_trace
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.moe import gemms_of, mean_rows
 from t3sim.workload.tiling import TileTrace, make_tile_trace, tile_grid, workgroup_tiles
@@ -495,11 +495,12 @@ class RoutedExperts(Simulation):
         workload = WorkloadSpec(
             tp=self.experts.gpus, operator="moe", experts=self.experts, tiling=tiling, kernels=library
         )
-        return _run_of(self.machine, workload, self.strategy, strategy_params=dict(self.params))
+        mode = "mirrored" if self.experts.routing.kind in ALIKE else "explicit"
+        return _run_of(self.machine, workload, self.strategy, strategy_params=dict(self.params), mode=mode)
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
-        plan, parts = plan_for(self.run, operator_of(self.run)), parts_for(self.run, phases, audit)
+        plan, parts = plan_for(self.run, work_of(self.run)), parts_for(self.run, phases, audit)
         if not self.role:
             return list(parts.evaluate(plan)[1].values())
         found = [part for part in plan.parts() if part.role == self.role]

@@ -15,7 +15,7 @@ from typing import Any
 from t3sim.advice.search import Candidate, Choice, Refusal, Simulate, of_strategy
 from t3sim.advice.validated import WITHOUT
 from t3sim.config.experiment import RunSpec
-from t3sim.config.experts import ExpertsSpec, routing_called
+from t3sim.config.experts import ALIKE, ExpertsSpec, routing_called
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.planning.plan import Experiment, load_experiment
 from t3sim.strategies.interface import in_order
@@ -154,8 +154,8 @@ def runs_of_model(
 ) -> list[RunSpec]:  # fmt: skip
     """Return the layer of experts of *model* for each number of GPUs and tokens and each routing.
 
-    *tokens* are those of all GPUs.  *left_out* is told of each that cannot be while others can; raises ``UsageError``
-    if none can.
+    *tokens* are those of all GPUs.  *left_out* receives each that cannot be while others can; raises ``UsageError`` if
+    none can.
     """
     found, problems = list[RunSpec](), list[str]()
     for n in gpus:
@@ -167,6 +167,7 @@ def runs_of_model(
             routing = {"kind": law.kind} if law.exponent is None else {"kind": law.kind, "exponent": law.exponent}
             given: dict[str, Any] = {
                 "name": "experts", "machine": machine, "strategy": first_strategy(),
+                "mode": "mirrored" if law.kind in ALIKE else "explicit",
                 "workload": {"model": model, "sublayer": EXPERTS, "tp": n, "experts": {"routing": routing}},
                 "sweep": {"grid": {"workload.tokens": [*tokens]}},
             }  # fmt: skip

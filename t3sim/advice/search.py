@@ -156,7 +156,7 @@ class Choice:
         self.result = found
         if self.us is None:
             self.refused = OTHER_DATA
-        elif lacking := lacks(found, operator_of(self.run)):
+        elif self.run.workload.experts is None and (lacking := lacks(found, operator_of(self.run))):
             self.refused = lacking
 
     @property
@@ -337,8 +337,6 @@ def lacks(result: SimulationResult, op: Operator) -> str:
 
     Only where the chunks of all ranks are alike: otherwise one of them may send less.
     """
-    if op.kind == "moe":
-        return ""  # what its strategies send depends on their form
     needed = {"gemm-rs": 1, "ag-gemm": 1, "gemm-ar": 2}[op.kind]
     if op.n == 1 or not op.has_like_chunks() or op.shape.m % op.n:
         return ""

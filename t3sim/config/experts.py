@@ -13,6 +13,7 @@ from t3sim.config.machine import Count, CountOrZero, Spec, Unit
 Elements = Annotated[Count, Unit("elements")]
 RoutingKind = Literal["balanced", "uniform", "power-law", "power-law-sampled", "zipf", "recorded"]
 WITH_EXPONENT: tuple[RoutingKind, ...] = ("power-law", "power-law-sampled", "zipf")
+ALIKE: tuple[RoutingKind, ...] = ("balanced", "uniform")  # one GPU may represent all
 WITH_SEED: tuple[RoutingKind, ...] = ("uniform", "power-law", "power-law-sampled", "zipf")
 MAX_CHOICES = 1 << 26  # of all tokens together: a routing is held in memory
 Finding = tuple[str, str]  # dotted key, message

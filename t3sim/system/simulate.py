@@ -12,6 +12,7 @@ from typing import Any
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec, WorkloadSpec
+from t3sim.config.experts import ALIKE
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError, code_of_a_user
 from t3sim.gpu.ticks import TickBase
@@ -179,13 +180,13 @@ def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> 
 def _moe_operator(machine: MachineSpec, workload: WorkloadSpec, *, is_mirrored: bool) -> MoeOperator:
     """Return the operator of a layer of experts: one object for all strategies.
 
-    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one may represent all.  Raises
-    ``UsageError`` if one is to stand for GPUs of unlike loads.
+    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one may represent all; in
+    mirrored mode a uniform one is taken to be so too.  Raises ``UsageError`` if one is to represent unlike loads.
     """
     experts = workload.experts
     assert experts is not None
     op = MoeOperator(machine, experts, routing_of(experts), workload.kernels or workload.tiling)
-    if experts.routing.kind == "balanced":
+    if experts.routing.kind == "balanced" or (is_mirrored and experts.routing.kind in ALIKE):
         return op.turned()
     if is_mirrored and not op.has_like_ranks():
         kind = f"`workload.experts.routing.kind: {experts.routing.kind}`"

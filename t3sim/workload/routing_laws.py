@@ -2,7 +2,8 @@
 
 - ``balanced``: choices are dealt round-robin over GPUs and, on each GPU, over its experts.  Loads of experts, and of
   pairs of GPUs, differ by at most one row; nothing is random.
-- ``uniform``: each token draws ``top_k`` different experts, all equally likely.
+- ``uniform``: each token draws ``top_k`` different experts, all equally likely.  In mirrored mode all GPUs have the
+  draw of GPU 0, seen from themselves.
 - ``power-law``: loads of the experts are drawn from a power law between 1 and 0.8 x tokens (0.01 and 2 if there are
   fewer rows than experts), scaled to the number of rows and rounded; whole tokens are dealt to GPUs in random order.
 - ``power-law-sampled``: weights of the experts are drawn from a power law between 1 and 1024, and each token draws

@@ -8,9 +8,9 @@ from typing import Any
 from t3lab.measurements.samples import Measurement
 from t3lab.validation.bench import Bench, one
 from t3lab.validation.kinds.interface import ComparedKind
+from t3lab.validation.kinds.routed import experts_of_row, strategy_of_row
 from t3lab.validation.operating_points import Loops
 from t3lab.validation.point import Comparison, Point, Term
-from t3lab.validation.routed import experts_of_row, strategy_of_row
 from t3lab.validation.simulation import RoutedExperts
 
 
