@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -128,6 +128,13 @@ class ExpertsSpec(ExpertsFields):
         for key, message in experts_findings(self):
             raise ValueError(f"`{key}` {message}")
         return self
+
+
+def experts_spec(**fields: Any) -> ExpertsSpec:
+    """Return the layer with these *fields*; raises ``ValueError`` with one sentence if they do not fit together."""
+    for key, message in experts_findings(ExpertsFields(**fields)):
+        raise ValueError(f"{key} {message}")
+    return ExpertsSpec(**fields)
 
 
 def experts_findings(experts: ExpertsFields) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from t3sim.config.experiment import GemmShape, ModelSpec
-from t3sim.config.experts import ExpertsFields, ExpertsSpec, experts_findings
+from t3sim.config.experts import ExpertsSpec, experts_spec
 from t3sim.workload.operands import bytes_of_a, bytes_of_b
 from t3sim.workload.routing import Routing
 from t3sim.workload.simulated_types import simulated_types
@@ -36,9 +36,10 @@ def experts_on(model: ModelSpec, gpus: int, **given: Any) -> ExpertsSpec:
     fields = {"ep": gpus, "tokens_per_gpu": tokens_of_a_gpu(model.tokens, gpus), **experts_of(model), **given}
     if "top_k" not in fields:
         raise ValueError(f"{model.name} {EXPERTS}: the model does not say how many experts a token has")
-    for key, message in experts_findings(ExpertsFields(**fields)):
-        raise ValueError(f"{model.name} {EXPERTS}: {key} {message}")
-    return ExpertsSpec(**fields)
+    try:
+        return experts_spec(**fields)
+    except ValueError as error:
+        raise ValueError(f"{model.name} {EXPERTS}: {error}") from None
 
 
 def tokens_of_a_gpu(tokens: int, gpus: int) -> int:

@@ -37,7 +37,7 @@ COLLECTIVES = "collective,gpus,bytes,nccl_channels,nccl_proto,time_us,min_us,max
 TILES = "model,sublayer,tp,m,n,k,kernel,wg,tile_row,tile_col,sm,start_ns,mainloop_end_ns,end_ns\n"
 
 
-FOREIGN = {"operators"}  # kinds of others' files only
+FOREIGN = {"operators", "grouped_gemm", "dispatch_combine", "moe"}  # kinds of others' files only
 OF_ONE = ("one-gpu", "one-gpu-beside")
 WITHOUT_SAMPLES = "two-gpus-looped"  # made by a script of its own
 
@@ -169,6 +169,11 @@ def shipped() -> dict[str, list[Measurement]]:
     found = of_h200s()
     rows = {name: list(found.of_kind(name))[:: max(1, len(found.of_kind(name)) // 50)] for name in KINDS}
     operator: dict[str, Value] = {"op": "gemm-rs", "m": 8192, "n": 4256, "k": 528, "tp": 8, "time_us": 300.0}
+    routed = read_measurements(
+        [SHIPPED.parent / "experts" / name for name in ("grouped-h200", "deepep-h200", "fused-h200")]
+    )
+    long = [row for row in routed.rows if int(row.values.get("tokens_per_gpu", 1024)) >= 1024 and row["time_us"] < 5000]
+    rows |= {name: [row for row in long if row.kind == name] for name in FOREIGN - {"operators"}}
     return rows | {"operators": [Measurement("operators", KINDS["operators"].completed(operator), "x.csv", 2)]}
 
 

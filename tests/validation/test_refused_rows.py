@@ -19,6 +19,7 @@ ENGINES = "machine.gpu.copy_engines={number: 2, startup: 1 us, bandwidth: 4 GB/s
 FINE = collective("all_gather", 16384, 20.0)
 VAST = {"m": 1 << 30, "n": 64, "k": 1 << 20}  # an operand of 2^51 bytes
 LONG = 1e13
+ROUTED = {"gpus": 16, "tokens_per_gpu": 8, "hidden": 128, "top_k": 2, "experts": 32, "routing": "balanced"}
 MANY = {**SUBLAYER, "gpus": 16, **SHAPE}
 FUSED = {**SUBLAYER, "gpus": 4, **SHAPE, "m": 1024}  # 16 rows of tiles make no groups of eight for each of four GPUs
 
@@ -51,6 +52,15 @@ REFUSED: dict[str, dict[str, list[dict[str, Any]]]] = {
         "transfers": [ROWS["transfers"][0] | {"bytes": 1 << 45, "time_us": 1e10, "gbps": 2 * 2.0**45 / 1e13}]
     },
     "async_tp": {"async_tp": [MANY | {"mm_rs_us": 300.0, "ag_mm_us": 200.0, "ag_then_mm_us": 250.0}]},
+    "grouped_gemm": {
+        "grouped_gemm": [
+            {"tokens": 1 << 22, "experts": 4, "n": 64, "k": 1 << 20, "routing": "balanced", "time_us": LONG}
+        ]
+    },
+    "dispatch_combine": {
+        "dispatch_combine": [{**ROUTED, "exchange": "dispatch", "kernel": "deepep_normal", "time_us": 90.0}]
+    },
+    "moe": {"moe": [{**ROUTED, "intermediate": 64, "kernel": "moe-low-latency", "time_us": 90.0}]},
     "memory_contention": {
         "memory_contention": [
             {"probe": "copy", "probe_sms": 1, "bytes": 1 << 45, "beside": "nothing", "beside_sms": 0, **spread(1e10),
@@ -71,7 +81,7 @@ def test_a_refused_row_says_why_and_the_others_stay(kind: str, tmp_path: Path) -
     found = read_measurements(tmp_path)
     assert found.refused == ()  # the row is legal
     points = Points(tiny(MOST_GPUS, ENGINES, *SWITCH), tiling()).of(found)
-    refused = [point for point in points if point.kind == kind and not point.terms]
+    refused = [point for point in points if point.row.kind == kind and not point.terms]
     assert refused
     reasons = (
         "`machine.link.max_gpus`",

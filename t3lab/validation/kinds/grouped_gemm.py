@@ -12,7 +12,7 @@ from t3lab.validation.operating_points import Loops
 from t3lab.validation.point import Comparison, Point, Term
 from t3lab.validation.simulation import GroupedGemm
 from t3sim.config.experiment import GemmShape
-from t3sim.config.experts import ExpertsSpec, routing_called
+from t3sim.config.experts import experts_spec, routing_called
 from t3sim.workload.routings import routing_of
 
 
@@ -31,7 +31,7 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
 
 def rows_of(row: Measurement) -> tuple[int, ...]:
     """Return the rows of each expert: by the routing that *row* states, one expert for each of its rows."""
-    layer = ExpertsSpec(
+    layer = experts_spec(
         n_experts=int(row["experts"]), top_k=1, hidden=int(row["k"]), intermediate=int(row["n"]),
         tokens_per_gpu=int(row["tokens"]), ep=1, routing=routing_called(str(row["routing"])),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 from t3lab.measurements.samples import Measurement
 from t3lab.validation.kinds.operators import given_parameters
 from t3lab.validation.point import NotSimulatedError
-from t3sim.config.experts import ExpertsSpec, routing_called
+from t3sim.config.experts import ExpertsSpec, experts_spec, routing_called
 from t3sim.config.machine import MachineSpec
 from t3sim.registry import unknown_name
 from t3sim.strategies import in_order, overlap_strategies
@@ -34,7 +34,7 @@ def experts_of_row(row: Measurement, **more: Any) -> ExpertsSpec:
     """Return the layer that *row* is of; raises ``ValueError`` if there is no such one."""
     if int(row.values.get("hosts", 1)) > 1:
         raise NotSimulatedError(f"{row['hosts']} hosts: dispatch and combine between hosts are not simulated")
-    return ExpertsSpec(
+    return experts_spec(
         n_experts=int(row["experts"]), top_k=int(row["top_k"]), hidden=int(row["hidden"]), ep=int(row["gpus"]),
         tokens_per_gpu=int(row["tokens_per_gpu"]), routing=routing_called(str(row["routing"])), **more,
     )  # fmt: skip

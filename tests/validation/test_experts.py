@@ -1,0 +1,84 @@
+"""Rows about routed experts: which layer and strategy they stand for, what cannot be, and what is simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t3lab.measure.experts import rows_of_experts
+from t3lab.measurements.samples import read_measurements
+from t3lab.validation.kinds.grouped_gemm import rows_of
+from t3lab.validation.points import Points
+from t3lab.validation.simulation import GroupedGemm, RoutedExperts
+from t3sim.errors import InputDataError
+from tests.harness.measured import tiling, tiny, write_folder
+
+SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=64 KiB", "machine.link.max_gpus=8")
+ROUTED = {"gpus": 4, "tokens_per_gpu": 8, "hidden": 128, "top_k": 2, "experts": 16, "routing": "balanced"}
+GROUPED = {"tokens": 64, "experts": 8, "n": 64, "k": 64, "routing": "zipf_1", "time_us": 20.0}
+EXCHANGE = {**ROUTED, "exchange": "combine", "kernel": "deepep_normal", "sms": 4, "element": "bf16", "time_us": 30.0}
+LAYER = {**ROUTED, "intermediate": 64, "kernel": "mega_moe", "element": "fp16", "time_us": 90.0}
+
+
+def points_of(folder: Path, **tables: list[dict[str, Any]]) -> list[Any]:
+    found = read_measurements(write_folder(folder, tables))
+    return Points(tiny(*SWITCH), tiling()).of(found)
+
+
+def test_a_grouped_gemm_has_the_rows_of_its_routing(tmp_path: Path) -> None:
+    [point] = points_of(tmp_path, grouped_gemm=[GROUPED])
+    simulation = point.terms[0].simulation
+    assert isinstance(simulation, GroupedGemm)
+    assert (simulation.rows, simulation.gemm.n) == ((29, 11, 7, 5, 4, 3, 3, 2), 64)
+
+
+@pytest.mark.parametrize("routing", ["balanced", "zipf_1"])
+@pytest.mark.parametrize(("tokens", "experts"), [(64, 8), (64, 64), (100, 32), (8192, 64)])
+def test_what_is_measured_has_the_rows_that_are_simulated(
+    routing: str, tokens: int, experts: int, tmp_path: Path
+) -> None:
+    row = {**GROUPED, "tokens": tokens, "experts": experts, "routing": routing, "time_us": 1e4}
+    [found] = read_measurements(write_folder(tmp_path, {"grouped_gemm": [row]})).rows
+    assert list(rows_of(found)) == rows_of_experts(routing, tokens, experts)
+
+
+def test_dispatch_and_combine_are_one_part_of_the_form_of_their_kernel(tmp_path: Path) -> None:
+    [point] = points_of(tmp_path, dispatch_combine=[EXCHANGE])
+    simulation = point.terms[0].simulation
+    assert isinstance(simulation, RoutedExperts)
+    assert (point.kind, simulation.role, simulation.strategy) == ("combine", "combine", "moe-sequential")
+    assert simulation.params == (("sms", 4),)
+    assert simulation.experts.combine_element == "bf16"
+
+
+def test_a_layer_is_simulated_by_the_strategy_with_the_form_of_its_kernel(tmp_path: Path) -> None:
+    """Also by the name of a strategy; loads that differ with every GPU."""
+    skewed = {**LAYER, "kernel": "moe-low-latency", "routing": "power_law_1.2"}
+    simulations = [point.terms[0].simulation for point in points_of(tmp_path, moe=[LAYER, skewed])]
+    assert [one.strategy for one in simulations] == ["moe-fused", "moe-low-latency"]
+    assert [one.run.mode for one in simulations] == ["mirrored", "explicit"]
+
+
+@pytest.mark.parametrize(("change", "word"), [
+    ({"hosts": 2}, "between hosts"), ({"kernel": "deepep_norm"}, "deepep_normal"), ({"routing": "even"}, "balanced"),
+])  # fmt: skip
+def test_rows_without_a_counterpart_say_why(change: dict[str, Any], word: str, tmp_path: Path) -> None:
+    [point] = points_of(tmp_path, dispatch_combine=[EXCHANGE | change])
+    assert not point.terms
+    assert word in point.reason
+
+
+@pytest.mark.parametrize(("kind", "row", "word"), [
+    ("moe", LAYER | {"top_k": 17}, "16 experts"), ("moe", LAYER | {"gpus": 3}, "divide"),
+    ("dispatch_combine", EXCHANGE | {"exchange": "send"}, "dispatch"),
+    ("grouped_gemm", GROUPED | {"largest": 2}, "largest"),
+    ("grouped_gemm", GROUPED | {"tokens": 1 << 20, "n": 1 << 14, "k": 1 << 14}, "faster than"),
+    ("moe", LAYER | {"tokens_per_gpu": 1 << 20, "hidden": 1 << 14, "intermediate": 1 << 14}, "faster than"),
+    ("dispatch_combine", EXCHANGE | {"tokens_per_gpu": 1 << 20, "hidden": 1 << 14}, "faster than"),
+])  # fmt: skip
+def test_impossible_rows_are_refused(kind: str, row: dict[str, Any], word: str, tmp_path: Path) -> None:
+    with pytest.raises(InputDataError) as error:
+        read_measurements(write_folder(tmp_path, {kind: [row]}))
+    assert word in str(error.value)
