@@ -354,6 +354,9 @@ class CollectiveKernelSpec(Spec):
     low_latency_128: FlaggedProtocolSpec | None = Field(
         None, description="Protocol with flags inside the data, like NCCL's LL128. If omitted, it is not available."
     )
+    exchange_channels: Annotated[Count, AtMost(64)] | None = Field(
+        None, description="Number of channels of a group of sends and receives. If omitted, as `channels`."
+    )
     exchange_launch: Picoseconds | None = Field(
         None,
         description="Launch of a group of sends and receives (all-to-all), like `launch`. If omitted, as `launch`.",

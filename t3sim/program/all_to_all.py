@@ -1,12 +1,13 @@
 """All-to-all as NCCL runs it: sends and receives between all pairs of GPUs, in one group.
 
-The data for a peer are cut into parts, each on a channel of its own; parts of different peers begin on different
-channels.  A part goes to a receive buffer of the peer piece by piece, and a receiver copies each piece to the output
-when it has arrived.  Senders and receivers of a channel are groups of warps, of other peers concurrently: only who
-waits for a flag pays for fence and barrier.
+The data for a peer are cut into parts, as few as give each channel one peer (``parts_of_peer``), each on a channel of
+its own; parts of different peers begin on different channels.  A part goes to a receive buffer of the peer piece by
+piece, and a receiver copies each piece to the output when it has arrived.  Senders and receivers of a channel are
+groups of warps, of other peers concurrently: only who waits for a flag pays for fence and barrier.
 
 Source: NCCL 2.29, ``src/device/sendrecv.h`` and ``src/enqueue.cc`` (``addP2pToPlan``).
-Leaves out: that senders and receivers of a channel share a compute unit; flags in the data (LL) of small messages.
+Leaves out: that parts of a channel are sent concurrently, so that the last pieces of all arrive, and are copied, last;
+that senders and receivers of a channel share a compute unit; flags in the data (LL) of small messages.
 Pinned by ``tests/collective/test_all_to_all.py``.
 """
 
@@ -14,6 +15,8 @@ from t3sim.program.kernels import program
 from t3sim.program.operations import STEP, STORE, Content, Moves, Program, Wait, table
 from t3sim.program.operator import Operator
 from t3sim.program.roles import PIECES_OF_CHUNK, Roles, Step, pieces_of
+
+LEAST_PART = 8  # part of a step of the buffer that is worth a channel
 
 
 def all_to_all_program(op: Operator, rank: int) -> Program:
@@ -26,15 +29,17 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
         return rails_program(op, rank)
     line, memory = op.line, op.memory()
     data, staged, output = (memory.buffer(name, n * c) for name in ("data", "staged", "output"))
-    n_parts = max(min(spec.channels, c * op.granule // spec.least_slice), 1)
+    step_bytes = max(spec.channel_chunk // PIECES_OF_CHUNK // (line * op.granule), 1) * line * op.granule
+    channels = min(spec.exchange_channels or spec.channels, op.machine.gpu.n_compute_units // 2)
+    n_parts = parts_of_peer(c * op.granule, n, channels, step_bytes)
     part = -(-c // (n_parts * line)) * line
-    piece = min(max(spec.channel_chunk // PIECES_OF_CHUNK // (line * op.granule), 1) * line, part)
+    n_parts, piece = -(-c // part), min(step_bytes // op.granule, part)
     pieces = [
         (number, start, min(piece, part, c - start, (number + 1) * part - start))
         for number in range(n_parts)
         for start in range(number * part, min((number + 1) * part, c), piece)
     ]
-    n_channels = min(spec.channels, n * n_parts, op.machine.gpu.n_compute_units // 2)
+    n_channels = min(channels, n * n_parts)
     arrived = memory.signal("arrived", n * len(pieces))
     sends: list[list[Step]] = [[] for _ in range(n_channels)]
     receives: list[list[Step]] = [[] for _ in range(n_channels)]
@@ -103,12 +108,29 @@ def rails_program(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
 
 
+def parts_of_peer(size: int, n: int, channels: int, step: int) -> int:
+    """Return into how many parts, each on a channel of its own, the *size* bytes for each of *n* GPUs are cut.
+
+    As few as give each channel one peer, more while parts are longer than a *step* of the buffer; none is shorter than
+    an eighth of that (NCCL: ``calcP2pChannelCount``).
+    """
+    n_parts = channels
+    while n_parts * n > channels and n_parts > 1:
+        n_parts //= 2
+    while max(step // LEAST_PART, -(-size // n_parts)) > step and n_parts <= channels // 2:
+        n_parts *= 2
+    return max(min(n_parts, -(-size // max(step // LEAST_PART, 1))), 1)
+
+
 def _role(op: Operator, name: str, number: int, columns: list[list[Step]]) -> Moves:
-    """Return the kernel of senders or of receivers: a column for each channel."""
-    n, longest, spec = len(columns), max(map(len, columns)), op.machine.gpu.collective_kernel
+    """Return the kernel of senders or of receivers, half of the warps of a thread block: a column for each channel."""
+    n, spec = len(columns), op.machine.gpu.collective_kernel
+    longest = max(map(len, columns))
     rows = [column[i] if i < len(column) else {} for i in range(longest) for column in columns]
     units = (number * n, (number + 1) * n)
+    warps = None if spec.wavefront_lines is None else (max(spec.n_wavefronts // 2, 1), spec.wavefront_lines)
     return Moves(
         name=name, steps=table(STEP, rows).reshape(-1, n), n_workgroups=n, units=units, stream=number,
         startup=spec.launch if spec.exchange_launch is None else spec.exchange_launch, wake=spec.slice_overhead,
+        wavefronts=warps,
     )  # fmt: skip
