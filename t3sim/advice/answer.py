@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,10 @@ class Answer:
         second, winner = self.case.runner_up, self.case.winner
         found |= {
             "winner": winner.candidate.strategy, "scheme": winner.candidate.scheme,
-            "parameters": _values(winner.candidate), "time_us": winner.us,
+            "parameters": values_of(winner.candidate), "time_us": winner.us,
             "error": None if self.error is None else round(self.error, 4), "speedup": self.speedup,
             "runner_up": None if second is None else second.candidate.strategy,
-            "runner_up_parameters": None if second is None else _values(second.candidate), "margin": self.margin,
+            "runner_up_parameters": None if second is None else values_of(second.candidate), "margin": self.margin,
             "is_tie": self.is_tie, "ties": "; ".join(str(one.candidate) for one in self.ties) or None,
         }  # fmt: skip
         if self.with_hardware is not None and not isinstance(self.with_hardware[1], Refusal):
@@ -254,7 +254,7 @@ class Advice:
         case = self.case
         return [
             [
-                *case_columns(case).values(), one.candidate.strategy, one.candidate.scheme, _values(one.candidate),
+                *case_columns(case).values(), one.candidate.strategy, one.candidate.scheme, values_of(one.candidate),
                 one.status, one.outline_us, None if one.refused else one.us, one.refused or None,
             ]
             for one in [*(case.possible if case.is_answered else []), *(one for one in case.choices if one.refused)]
@@ -264,7 +264,7 @@ class Advice:
         """Return the rows of ``exposed.csv``, one for each part of the time of each candidate that was simulated."""
         name = case_columns(self.case).values()
         return [
-            [*name, candidate.strategy, _values(candidate), part, us]
+            [*name, candidate.strategy, values_of(candidate), part, us]
             for candidate, parts in self.exposed.items()
             for part, us in parts.items()
         ]
@@ -292,11 +292,13 @@ def gemm_clock(run: RunSpec) -> float:
 
 
 def advice_of(
-    case: Case, validated: Validated, hardware: tuple[Candidate, SimulationResult | Refusal] | None
-) -> Advice:
+    case: Case, validated: Validated, hardware: tuple[Candidate, SimulationResult | Refusal] | None, *,
+    with_changes: bool = True,
+) -> Advice:  # fmt: skip
     """Return what is advised for a settled *case*.
 
-    *hardware*: what the simulation gave of a design that needs other hardware.
+    *hardware*: what the simulation gave of a design that needs other hardware.  *with_changes*: and who would win in
+    other circumstances.
     """
     if not case.is_answered:
         return Advice(case, {}, [Answer(case, case, validated, {})])
@@ -321,8 +323,8 @@ def advice_of(
         asked = list(hosts.items())
     answers = [
         Answer(
-            of_host, case, validated, exposed, bound, with_hardware, changes_of(of_host, hosts), host,
-            winners,
+            of_host, case, validated, exposed, bound, with_hardware,
+            changes_of(of_host, hosts) if with_changes else {}, host, winners,
         )
         for host, of_host in asked
     ]  # fmt: skip
@@ -403,7 +405,8 @@ def circumstances(case: Case, hosts: Collection[str] = ()) -> dict[str, tuple[Ru
     return found
 
 
-def _values(candidate: Candidate) -> str | None:
+def values_of(candidate: Candidate) -> str | None:
+    """Return the parameters of a candidate as the files have them."""
     return "; ".join(f"{name}={value}" for name, value in candidate.params) or None
 
 
@@ -426,15 +429,17 @@ def write_advice(
     advice: Sequence[Advice],
     small: Sequence[SimulationResult | Refusal] = (),
     more: Mapping[str, bytes] | None = None,
+    estimates: Iterable[list[Any]] = (),
 ) -> list[Path]:
     """Write a row for each GEMM, candidate and part of what was simulated, and a profile for ``torch.compile``.
 
-    *small*: what was simulated of ``profile.small_runs``, for the profile; *more*: other files by name.
+    *small*: what was simulated of ``profile.small_runs``, for the profile; *more*: other files by name; *estimates*:
+    more rows of candidates.
     """
     rows = [answer.row().values() for one in advice for answer in one.answers]
     tables = {
         "advice": (COLUMNS, [list(row) for row in rows]),
-        "candidates": (CANDIDATES, [row for one in advice for row in one.choices()]),
+        "candidates": (CANDIDATES, [*(row for one in advice for row in one.choices()), *estimates]),
         "exposed": (EXPOSED, [row for one in advice for row in one.parts()]),
     }
     contents = {folder / f"{name}.csv": table_bytes(*table) for name, table in tables.items()}

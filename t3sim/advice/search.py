@@ -4,9 +4,10 @@
    how long its parts take, which other candidates share.
 2. Every candidate gets an outline (``outline``), which leaves out the memory only.
 3. The candidate of the shortest expected time is simulated, again and again, until none that is left is expected to be
-   as short as the shortest that was simulated.  What is expected of a candidate is its outline, times what the
-   simulations of the same scheme took over theirs; of a scheme that was not simulated yet, its outline.
-4. So is the runner-up, the best candidate of another scheme, unless it is expected to be far behind.
+   shorter than the shortest that was simulated.  What is expected of a candidate is its outline, times what the
+   simulations of the same scheme took over theirs; of a scheme that was not simulated yet, its outline.  So values of a
+   parameter that the outline does not tell apart are simulated once.
+4. So is the runner-up, the best candidate of another scheme, unless it is expected to be too far behind for a tie.
 
 A scheme is a strategy; of a sequential all-reduce, the library that runs it.
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from t3sim.advice.validated import WITHOUT
 from t3sim.analytic.outline import part_outline, plan_outline
 from t3sim.config.experiment import OperatorKind, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
@@ -45,7 +47,7 @@ class Refusal:
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult | Refusal]]
 MOST_SIMULATED = 6  # of a case, besides the reference
 TIE = 1.001  # times as long: expected times that differ by less do not tell who is faster
-NEAR = 1.25  # times as long: a runner-up that takes longer is far behind
+NEAR = 1 + WITHOUT  # times as long: a runner-up that takes longer is no tie
 OTHER_DATA = "its collective is one of other data"
 LEAST_SENT = 0.75  # of what equal work sends
 
@@ -187,6 +189,11 @@ class Case:
         return not self.reference.refused
 
     @property
+    def is_settled(self) -> bool:
+        """Return whether it has an answer: the reference was simulated, and what can run has an outline."""
+        return self.reference.us is not None and all(one.refused or one.outline_us for one in self.choices)
+
+    @property
     def by_host(self) -> dict[str | None, Case]:
         """Return this case with each kind of host that candidates differ in; only `None`: they do not."""
         hosts = dict.fromkeys(one.host for one in self.choices if one.host is not None and not one.refused)
@@ -245,9 +252,10 @@ class Case:
         winner_us = self.expected(self.winner)
         ratios = self.ratios()
         for one in self.possible:
-            if _expected(one, ratios) > winner_us * TIE:
+            expected = _expected(one, ratios)
+            if expected > winner_us * TIE:
                 break
-            if one.us is None:
+            if one.us is None and (one.candidate.scheme not in ratios or expected * TIE < winner_us):
                 return one
         second = self.runner_up
         is_wanted = second is not None and second.us is None and _expected(second, ratios) < winner_us * NEAR

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from t3sim.cli import PATH
 from t3sim.cli._errors import echo
 from t3sim.cli.config import folded, override_option
-from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
+from t3sim.cli.run import note, worker_options
 from t3sim.errors import PointsFailed, UsageError, lacking
 
 if TYPE_CHECKING:
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from t3sim.advice.answer import Answer
     from t3sim.advice.cases import Parallelism
-    from t3sim.advice.search import Case, Simulate
+    from t3sim.advice.search import Case, Refusal, Simulate
     from t3sim.advice.thresholds import Sizes
-    from t3sim.config.experiment import RunSpec
     from t3sim.system.simulate import SimulationResult
 
 WIDTH = 80
@@ -97,12 +96,11 @@ def advise(
     """
     from t3sim.advice import experts
     from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, notes_on, numbers
-    from t3sim.advice.search import Refusal, case_of
+    from t3sim.advice.search import case_of
     from t3sim.cli._experts import advise_experts
+    from t3sim.cli._simulator import Simulator
     from t3sim.experiment.planning.plan import load_experiment
     from t3sim.experiment.running.phase_files import PHASES_NAME
-    from t3sim.experiment.running.phase_runner import PhaseRunner
-    from t3sim.experiment.running.phase_task import ExperimentPoint
     from t3sim.experiment.running.result_folder import default_folder, owned
 
     if is_experiment(target):
@@ -133,26 +131,17 @@ def advise(
         name = f"{first.workload.model}-{first.machine.name.partition('+')[0]}"
     echo(*(line for text in notes_on(target, overrides) for line in wrap(f"note: {text}", WIDTH)))
     directory = output or default_folder(f"advice-{name}")
-    with owned(directory):
+    with owned(directory), Simulator(phases or directory / PHASES_NAME, jobs, scheduler) as simulate:
         given = {} if host is None else {"host": host}
-
-        def simulate(wanted: Sequence[RunSpec]) -> list[SimulationResult | Refusal]:
-            points = [ExperimentPoint(run) for run in wanted]
-            runner = PhaseRunner(points, phases or directory / PHASES_NAME, is_lenient=True)
-            if runner.missing:
-                workers = workers_with_cost(runner, jobs, scheduler)
-                with progress_bar() as progress, workers.hired(note) as workforce:
-                    runner.simulate(workforce, progress, longest_first=True)
-            failed = runner.failed
-            return [Refusal(failed[i].reason) if i in failed else runner.results[i].result for i in range(len(wanted))]
-
         files: list[Path] = []
         cases: list[Case] = []
+        is_interrupted = False
         if layers:
             files += advise_experts(layers, given, simulate, directory)
         if runs:
             cases = [case_of(run, given) for run in runs]
-            files += _advise_gemms(cases, simulate, directory, only_today=only_today)
+            written, is_interrupted = _advise_gemms(cases, simulate, directory, only_today=only_today)
+            files += written
         without_figures = None if no_figures else lacking("figures")
         if without_figures:
             note(without_figures)
@@ -161,18 +150,24 @@ def advise(
 
             files += draw_advice(directory)
     echo("", *map(str, files))
+    if is_interrupted:
+        raise KeyboardInterrupt
     if without := sum(not case.is_answered for case in cases):
         raise PointsFailed(
             f"{without} of {len(cases)} GEMMs have no answer: {directory / 'candidates.csv'} has the reasons"
         )
 
 
-def _advise_gemms(cases: list[Case], simulate: Simulate, directory: Path, *, only_today: bool) -> list[Path]:
-    """Search for the fastest scheme of each GEMM of *cases*, print the answers, write and return the files."""
+def _advise_gemms(
+    cases: Sequence[Case], simulate: Simulate, directory: Path, *, only_today: bool
+) -> tuple[list[Path], bool]:
+    """Search *cases*, show the answers and write their files; return these, and whether Ctrl-C ended it early.
+
+    What is known by then is answered.  Raises ``KeyboardInterrupt`` if nothing is.
+    """
     from t3sim.advice import all_reduces, thresholds
     from t3sim.advice.answer import advice_of, hardware_candidate, write_advice
     from t3sim.advice.profile import small_runs
-    from t3sim.advice.search import settle
     from t3sim.advice.validated import Validated
     from t3sim.results.csv_table import table_bytes
     from t3sim.strategies.interface import MEANINGS
@@ -183,32 +178,54 @@ def _advise_gemms(cases: list[Case], simulate: Simulate, directory: Path, *, onl
     machine_name = runs[0].machine.name.partition("+")[0]  # what was changed is in the answer
     echo(*folded(f"operator    {kind}: {MEANINGS[kind]} ({PARALLELISM[kind]} parallelism)" for kind in kinds))
     echo(f"search      {len(cases)} GEMMs on {machine_name}, {n} candidates")
-    settle(cases, simulate, lambda text: echo(f"search      {text}"))
-    asked = {} if only_today else {i: hardware_candidate(case.run) for i, case in enumerate(cases) if case.is_answered}
-    hardware = {i: one for i, one in asked.items() if one is not None}
-    results = simulate([one.run(runs[i]) for i, one in hardware.items()])
-    designs = {i: (one, result) for (i, one), result in zip(hardware.items(), results, strict=True)}
-    validated = Validated.of(runs[0].machine)
-    advice = [advice_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
+
+    def say(text: str) -> None:
+        echo(*folded([f"search      {text}"]))
+
+    is_interrupted = False
+    try:
+        thresholds.settle_sizes(cases, simulate, say)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    searched = [case for case in cases if case.is_settled or case.reference.refused]
+    unsettled = [case for case in cases if not case.is_settled and not case.reference.refused]
+    answered = [case for case in searched if case.is_answered]
+    if is_interrupted:
+        if not answered:
+            raise KeyboardInterrupt
+        note(f"interrupted: this is the answer for {len(answered)} of {len(cases)} GEMMs, as far as it is known")
+    asked = {} if only_today or is_interrupted else {id(case): hardware_candidate(case.run) for case in answered}
+    hardware = {key: one for key, one in asked.items() if one is not None}
+    of_it = [case for case in answered if id(case) in hardware]
+    results = simulate([hardware[id(case)].run(case.run) for case in of_it])
+    designs = {id(case): (hardware[id(case)], one) for case, one in zip(of_it, results, strict=True)}
+    validated = Validated.of(cases[0].run.machine)
+    is_explained = len(searched) <= MOST_PARAGRAPHS
+    advice = [advice_of(case, validated, designs.get(id(case)), with_changes=is_explained) for case in searched]
     answers = [answer for one in advice for answer in one.answers]
-    by_tokens = thresholds.sizes_of(answers)
+    by_tokens = thresholds.sizes_of(answers, unsettled)
     echo("", *table(answers))
     for one in by_tokens:
         echo("", *thresholds_table(one))
-    if len(answers) > MOST_PARAGRAPHS:
+    if not is_explained:
         note(f"{len(answers)} answers are not explained one by one: ask for fewer tokens, like --tokens 64")
-    for answer in answers if len(answers) <= MOST_PARAGRAPHS else ():
+    for answer in answers if is_explained else ():
         echo("", *paragraph(answer))
-    echo("", "times of small GEMMs and collectives for profile.json, and figures")
-    small = simulate(small_runs([case for case in cases if case.is_answered]))
     more: dict[str, bytes] = {}
     if by_tokens:
         more["thresholds.csv"] = table_bytes(thresholds.COLUMNS, [row for one in by_tokens for row in one.ranges()])
-    if found := all_reduces.simulated([case for case in cases if case.is_answered], simulate):
-        of = runs[0].machine
-        more["all_reduces.csv"] = table_bytes(all_reduces.COLUMNS, all_reduces.rows(of.name, found))
-        more["all_reduces.json"] = all_reduces.tables_bytes(of.name, of.gpu.compute_capability, found)
-    return write_advice(directory, advice, small, more)
+    small: Sequence[SimulationResult | Refusal] = []
+    if not is_interrupted:
+        echo("", "times of small GEMMs and collectives for profile.json, and figures")
+        small = simulate(small_runs(answered))
+        if found := all_reduces.simulated(answered, simulate):
+            of = cases[0].run.machine
+            more["all_reduces.csv"] = table_bytes(all_reduces.COLUMNS, all_reduces.rows(of.name, found))
+            more["all_reduces.json"] = all_reduces.tables_bytes(of.name, of.gpu.compute_capability, found)
+    estimates = {id(size.case): size for one in by_tokens for size in one.sizes}.values()
+    return write_advice(
+        directory, advice, small, more, [row for size in estimates for row in size.estimates()]
+    ), is_interrupted  # fmt: skip
 
 
 def _refuse_options_of_a_model() -> None:
@@ -241,19 +258,20 @@ def table(answers: Sequence[Answer]) -> list[str]:
 
 def thresholds_table(one: Sizes) -> list[str]:
     """Return the times of the schemes of a GEMM by number of rows, and from which on which of them wins."""
-    from t3sim.advice.thresholds import rows_of, times_of, winner_of
+    from t3sim.advice.thresholds import SAME_GEMM
 
     schemes = one.schemes[:MOST_SCHEMES]
     headings = [wrap(name, SCHEME_WIDTH - 1) for name in schemes]
     height = max(map(len, headings))
     padded = [["", *[""] * (height - len(lines)), *lines][-height:] for lines in headings]
-    row = one.answers[0].row()
-    lines = [f"{name_of(row)}, TP {row['tp']}, us by tokens: * wins, ~ ties, () estimated"]
+    columns = dict(zip(SAME_GEMM, one.key, strict=False))
+    host = "" if one.key[-1] is None else f", host {one.key[-1]}"
+    lines = [f"{name_of(columns)}, TP {columns['tp']}{host}, us by tokens: * wins, ~ ties, () estimated"]
     for number, cells in enumerate(zip(*padded, strict=True)):
         start = "tokens" if number == height - 1 else ""
         lines.append(f"{start:>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in cells))
-    for answer in one.answers:
-        times, ties = times_of(answer), {tie.candidate.scheme for tie in answer.ties}
+    for size in one.sizes:
+        times = size.times
         shown: list[str] = []
         for scheme in schemes:
             if scheme not in times:
@@ -261,9 +279,9 @@ def thresholds_table(one: Sizes) -> list[str]:
                 continue
             us, is_simulated = times[scheme]
             text = f"{us:.{0 if us >= SMALL_US else 1}f}"
-            mark = "*" if scheme == winner_of(answer) else "~" if scheme in ties else ""
+            mark = "*" if scheme == size.winner else "~" if scheme in size.ties else ""
             shown.append(f"{text}{mark}" if is_simulated else f"({text}){mark}")
-        lines.append(f"{rows_of(answer):>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in shown))
+        lines.append(f"{size.rows:>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in shown))
     starts = [f"{winner} from {start}" for *_, start, _, winner, _, _ in one.ranges()]
     return [*lines, *wrap(f"Winner: {', '.join(starts)} tokens.", WIDTH)]
 

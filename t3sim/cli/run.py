@@ -129,15 +129,22 @@ def findings_of(directory: Path) -> list[str]:
     return takeaway(read_folder(directory))
 
 
-def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | None) -> Workers:
-    """Choose the workers, say what is to be simulated and what it costs, and compile for it what is not compiled."""
+def workers_with_cost(
+    phases: PhaseRunner, jobs: int | None, scheduler: str | None, hired: Workers | None = None,
+    least_said: float = 0.0,
+) -> Workers:  # fmt: skip
+    """Choose the workers, say what is to be simulated and what it costs, and compile for it what is not compiled.
+
+    Workers that are *hired* already are taken.  What costs less than *least_said* seconds is not said.
+    """
     from t3sim.experiment.running.cost import cost_lines, layouts_to_compile, prepare_kernel
     from t3sim.experiment.running.workers import workers_for
     from t3sim.system.compilation import compile_for
 
     missing = phases.missing
-    workers = workers_for([task.seconds for task in missing], jobs, scheduler)
-    echo(*folded(cost_lines(phases.n_phases, phases.n_damaged, missing, workers)))
+    workers = workers_for([task.seconds for task in missing], jobs, scheduler) if hired is None else hired
+    if sum(task.seconds for task in missing) >= least_said:
+        echo(*folded(cost_lines(phases.n_phases, phases.n_damaged, missing, workers)))
     if missing and scheduler is None:
         with interrupt_at_once():
             prepare_kernel(layouts_to_compile(task.run for task in missing), lambda line: echo(*folded([line])))

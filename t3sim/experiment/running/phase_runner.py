@@ -18,7 +18,7 @@ from t3sim.errors import EnvironmentFailure, T3SimError, UsageError
 from t3sim.experiment.planning.estimate import phase_seconds
 from t3sim.experiment.running.phase_digest import phase_digest, program_digest
 from t3sim.experiment.running.phase_files import PhaseFolder, StoredPhase, decode
-from t3sim.experiment.running.phase_task import Finished, MadeOfPhases, PhaseTask, Workforce
+from t3sim.experiment.running.phase_task import Finished, MadeOfPhases, PhaseTask, Workforce, recent_plans
 from t3sim.files import prepare_folder
 from t3sim.observe.timeline import Timeline
 from t3sim.strategies import Phase
@@ -77,6 +77,7 @@ class PhaseRunner:
         self._submitted: set[str] = set()
         self._total_s = 0.0  # estimate of all that is simulated; it grows when what phases start from is finished
         self._digest_of: dict[tuple[Any, ...], str] = {}  # by the keys of jobs
+        recent_plans.clear()
         for i in range(len(points)):
             if i not in self._refused:
                 self._ask(i)
@@ -180,7 +181,10 @@ class PhaseRunner:
             self._points_of.setdefault(digest, {})[i] = None
         known = {digest: replace(stored.phase, timeline=Timeline()) for digest, stored in given.items()}
         jobs = {self._digest_of[key]: job for key, job in plan.jobs.items()}
-        for digest in filter(self._is_ready, needed):
+        ready = [*filter(self._is_ready, needed)]
+        if recent_plans.has_room:  # the first ones are simulated first
+            recent_plans.put({digest: jobs[digest] for digest in ready}, self.audit)
+        for digest in ready:
             self._submitted.add(digest)
             task = self._tasks[digest]
             if task.after:  # only now it is known what it is

@@ -2,7 +2,7 @@
 
 A task names something that is made of phases (a point of an experiment) and the digest of one of these phases.  The
 worker plans the point again and takes the phase of that digest: only specs travel, and the results of phases that the
-point knew when it asked for this one.
+point knew when it asked for this one.  A process that has planned the point already takes the phase from that plan.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.system.threads import at_most_threads
 
 Say = Callable[[str], None]
+MOST_PLANNED = 64  # phases: programs of some megabytes at most
 
 
 class MadeOfPhases(Protocol):
@@ -76,6 +77,43 @@ class PhaseTask:
 TaskReport = Callable[[PhaseTask, float], None]
 
 
+class RecentPlans:
+    """The phases that this process planned last and has not simulated, at most ``MOST_PLANNED``.
+
+    Only those that full checks do not follow: a check counts in the audit of the plan.  Nor those that start from other
+    phases: they are known only when these are finished.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[str, bool], PhaseJob] = {}  # by digest, and whether they record a timeline
+
+    def clear(self) -> None:
+        """Forget all, as another run begins."""
+        self._jobs.clear()
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether more can be kept without forgetting others."""
+        return len(self._jobs) < MOST_PLANNED
+
+    def put(self, jobs: Mapping[str, PhaseJob], audit: Audit) -> None:
+        """Keep *jobs*, by digest, which *audit* follows; forget the oldest if there are too many."""
+        if audit.has_checks or audit.has_data:
+            return
+        self._jobs.update({(digest, audit.has_timeline): job for digest, job in jobs.items() if not job.after})
+        for key in [*self._jobs][: max(0, len(self._jobs) - MOST_PLANNED)]:
+            del self._jobs[key]
+
+    def take(self, task: PhaseTask) -> PhaseJob | None:
+        """Return the phase of *task* and forget it; None: its point has to be planned."""
+        if task.has_checks or task.has_data:
+            return None
+        return self._jobs.pop((task.digest, task.has_timeline), None)
+
+
+recent_plans = RecentPlans()
+
+
 @dataclass(frozen=True)
 class Finished:
     """A phase that was simulated: the content of its file."""
@@ -121,21 +159,31 @@ def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes
         raise EnvironmentFailure("a worker runs another version of t3sim; start the workers from the same sources")
     load_plugins(task.run.plugins)
     audit = Audit(task.has_checks, task.has_data, task.has_timeline, task.seed)
-    wanted: list[PhaseJob] = []
-
-    def finished(job: PhaseJob) -> Phase | None:
-        digest = phase_digest(job, task.run.plugins)
-        if digest == task.digest:
-            wanted.append(job)
-        return task.known.get(digest)
-
-    task.asked_by.result(PhasePlan(finished), audit)
-    if not wanted:
-        raise EnvironmentFailure(
-            f"a worker does not find the phase `{task.name}`: its plugins or traces are not the same files"
-        )
+    job = recent_plans.take(task) or planned(task, audit)
     compile_for([task.run])
     with at_most_threads(n_threads):
         started = time.perf_counter()
-        phase = wanted[0].simulate(report)
+        phase = job.simulate(report)
         return encode(StoredPhase(task.digest, phase, time.perf_counter() - started, asdict(audit)))
+
+
+def planned(task: PhaseTask, audit: Audit) -> PhaseJob:
+    """Return the phase of *task*, which *audit* follows, from a plan of its point; keep the other phases of the plan.
+
+    Raises ``EnvironmentFailure`` if this process finds other plugins or traces than the one that asks.
+    """
+    jobs: dict[str, PhaseJob] = {}
+
+    def finished(job: PhaseJob) -> Phase | None:
+        digest = phase_digest(job, task.run.plugins)
+        jobs[digest] = job
+        return task.known.get(digest)
+
+    task.asked_by.result(PhasePlan(finished), audit)
+    wanted = jobs.pop(task.digest, None)
+    if wanted is None:
+        raise EnvironmentFailure(
+            f"a worker does not find the phase `{task.name}`: its plugins or traces are not the same files"
+        )
+    recent_plans.put({digest: job for digest, job in jobs.items() if digest not in task.known}, audit)
+    return wanted
