@@ -7,7 +7,7 @@
    shorter than the shortest that was simulated.  What is expected of a candidate is its outline, times what the
    simulations of the same scheme took over theirs; of a scheme that was not simulated yet, its outline.  So values of a
    parameter that the outline does not tell apart are simulated once.
-4. So is the runner-up, the best candidate of another scheme, unless it is expected to be too far behind for a tie.
+4. So is the runner-up, the best candidate of another scheme, unless it is expected to be far behind.
 
 A scheme is a strategy; of a sequential all-reduce, the library that runs it.
 
@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from t3sim.advice.validated import WITHOUT
 from t3sim.analytic.outline import part_outline, plan_outline
 from t3sim.config.experiment import OperatorKind, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
@@ -47,7 +46,7 @@ class Refusal:
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult | Refusal]]
 MOST_SIMULATED = 6  # of a case, besides the reference
 TIE = 1.001  # times as long: expected times that differ by less do not tell who is faster
-NEAR = 1 + WITHOUT  # times as long: a runner-up that takes longer is no tie
+NEAR = 1.25  # times as long: a runner-up that takes longer is far behind
 OTHER_DATA = "its collective is one of other data"
 LEAST_SENT = 0.75  # of what equal work sends
 

@@ -12,6 +12,7 @@ import pytest
 from t3lab.validation.simulation import CollectiveAlone, GemmAlone, Outcome, SideBySide, Simulation, outcomes_of
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import ModelError, T3SimError
+from t3sim.experiment.running import phase_task
 from t3sim.experiment.running.phase_runner import PhaseRunner
 from t3sim.experiment.running.phase_task import Finished, PhaseTask, SetAside, TaskReport, perform
 from tests.harness.measured import SHAPE, tiling, tiny
@@ -58,6 +59,27 @@ def test_what_a_phase_starts_from_is_finished_before_it(tmp_path: Path) -> None:
     runner = PhaseRunner(ALL, tmp_path)
     runner.simulate(again)
     assert (again.names, outcomes_of(runner)) == ([], found)
+
+
+def test_a_process_that_planned_a_point_does_not_plan_it_for_each_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Canary: without the plans that are kept, each phase is planned once more."""
+    asked: list[str] = []
+    real = GemmAlone.result
+
+    def counted(self: GemmAlone, *given: object) -> object:
+        asked.append("plan")
+        return real(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GemmAlone, "result", counted)
+    counts = []
+    for name, room in (("kept", phase_task.MOST_PLANNED), ("forgotten", 0)):
+        monkeypatch.setattr(phase_task, "MOST_PLANNED", room)
+        asked.clear()
+        PhaseRunner([GEMM], tmp_path / name).simulate(Recorder())
+        counts.append(len(asked))
+    assert counts == [2, 3]  # before and after the simulation, and for it
 
 
 def test_what_becomes_ready_comes_before_what_is_shorter(tmp_path: Path) -> None:
