@@ -22,14 +22,15 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from t3sim.analytic.outline import part_outline, plan_outline
+from t3sim.analytic.outline import Known, part_outline, plan_outline
 from t3sim.config.experiment import OperatorKind, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import EnvironmentFailure, T3SimError, UsageError
 from t3sim.program.host import HOST
+from t3sim.program.operations import Moves
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
-from t3sim.program.plan import InOrder, Plan
+from t3sim.program.plan import InOrder, Plan, parts_of
 from t3sim.strategies import OverlapStrategy, Phase, overlap_strategies
 from t3sim.strategies.interface import baselines, in_order
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
@@ -175,7 +176,7 @@ class Case:
     run: RunSpec  # of the baseline
     choices: list[Choice]
     stretch: dict[TilingSpec, float] = field(default_factory=dict)  # of the kernel of the whole GEMM
-    known: dict[str, int] = field(default_factory=dict)  # picoseconds of simulated parts
+    known: Known = field(default_factory=dict)
 
     @property
     def reference(self) -> Choice:
@@ -190,7 +191,7 @@ class Case:
     @property
     def is_settled(self) -> bool:
         """Return whether it has an answer: the reference was simulated, and what can run has an outline."""
-        return self.reference.us is not None and all(one.refused or one.outline_us for one in self.choices)
+        return self.reference.status == "simulated" and all(one.refused or one.outline_us for one in self.choices)
 
     @property
     def by_host(self) -> dict[str | None, Case]:
@@ -322,21 +323,30 @@ def outline_all(case: Case) -> None:
     phases = result.sublayers[0].by_role
     case.stretch = {op.tiles.tiling: to_ps(phases["gemm"].ticks) / part_outline(gemm, machine)}
     plan = plan_for(case.run, op)
-    case.known = {part.key: to_ps(phases[part.role].ticks) for part in plan.parts() if part.role in phases}
+    case.known = {(part.role, part.key): to_ps(phases[part.role].ticks) for part in plan.parts() if part.role in phases}
     seen: set[tuple[str, tuple[str, ...]]] = set()
     kept = []
     for one in case.choices:
         try:
-            one.outline_us = outline_us(one.run, case)
-            parts = one.candidate.strategy, tuple(part.key for part in plan_for(one.run, op).parts())
+            plan = plan_for(one.run, op)
+            one.outline_us = outline_of(plan, case.run, case)
+            if one.candidate.scheme != one.candidate.strategy:  # a library that leaves this size to another one
+                parts = one.candidate.strategy, tuple(part.key for part in plan.parts())
+                if parts in seen:
+                    continue
+                seen.add(parts)
         except REFUSALS as error:
             one.refused = reason_of(error)
-        else:
-            if parts in seen:  # a library that leaves this size to another one
-                continue
-            seen.add(parts)
         kept.append(one)
     case.choices = kept
+
+
+def adds_in_switch(run: RunSpec, op: Operator) -> bool:
+    """Return whether the strategy of *run* loads sums from the switch, so that each GPU sends its data once."""
+    if op.machine.link.multicast is None:
+        return False
+    operations = (one for part in parts_of(plan_for(run, op).tree) for one in part.programs[0].operations)
+    return any(bool(one.steps["is_reduced"].any()) for one in operations if isinstance(one, Moves))
 
 
 def lacks(result: SimulationResult, op: Operator) -> str:
@@ -344,7 +354,7 @@ def lacks(result: SimulationResult, op: Operator) -> str:
 
     Only where the chunks of all ranks are alike: otherwise one of them may send less.
     """
-    needed = {"gemm-rs": 1, "ag-gemm": 1, "gemm-ar": 2}[op.kind]
+    needed = 2 if op.kind == "gemm-ar" and not adds_in_switch(result.run, op) else 1
     if op.n == 1 or not op.has_like_chunks() or op.shape.m % op.n:
         return ""
     least = needed * op.moved_bytes * (op.n - 1) // op.n
@@ -362,17 +372,19 @@ def is_gather_behind(phase: Phase, op: Operator) -> bool:
 
 def outline_us(run: RunSpec, case: Case) -> float:
     """Return the outline of the operator of *run*, which may differ from *case* in machine and shape."""
-    op = operator_of(run)
-    plan = operator_plan(plan_for(run, op))
+    return outline_of(plan_for(run, operator_of(run)), run, case)
+
+
+def outline_of(plan: Plan, run: RunSpec, case: Case) -> float:
+    """Return the outline of the operator of *run*, which does what *plan* says."""
     tick_ps = float(case.reference.result.ticks.to_ps(1)) if case.reference.result is not None else 1.0
-    return plan_outline(plan, run.machine, tick_ps, case.known, case.stretch) / 1e6
+    return plan_outline(operator_plan(plan), run.machine, tick_ps, case.known, case.stretch) / 1e6
 
 
 def operator_plan(plan: Plan) -> Plan:
-    """Return *plan* without the all-gather behind the operator; ``UsageError`` if one runs beside it."""
-    roles = [part.role for part in plan.parts()]
+    """Return *plan* without the all-gather behind the operator; ``UsageError`` if one is concurrent with it."""
     if not plan.all_gather_behind or not isinstance(plan.tree, InOrder):
-        if "split" in roles:
+        if any(part.role == "split" for part in (*parts_of(plan.tree), *plan.also)):
             raise UsageError(OTHER_DATA)
         return plan
     return replace(plan, tree=InOrder(plan.tree.of[:-1]))

@@ -42,15 +42,18 @@ from t3sim.workload.tiling import multiplied_k, resident_workgroups
 SECOND = 10**12  # picoseconds
 TURNS = 8  # in which a tile multiplies that shares its compute unit with others
 
+Known = Mapping[tuple[str, str], int]  # what parts took in a simulation, by role and key
 Stretch = Mapping[TilingSpec, float]  # how much longer the tiles of a kernel take than they multiply, where known
 
 
-def plan_outline(plan: Plan, machine: MachineSpec, tick: float, known: Mapping[str, int], stretch: Stretch) -> int:
-    """Return how long *plan* takes; *tick* is a tick of a bound, *known* has times of parts by key."""
+def plan_outline(plan: Plan, machine: MachineSpec, tick: float, known: Known, stretch: Stretch) -> int:
+    """Return how long *plan* takes; *tick* is a tick of a bound, *known* has times of parts."""
+    roles = {role for role, _ in known}
 
     def of(tree: Tree) -> int:
         if isinstance(tree, Part):
-            return known[tree.key] if tree.key in known else part_outline(tree, machine, stretch)
+            time = known.get((tree.role, tree.key)) if tree.role in roles else None
+            return part_outline(tree, machine, stretch) if time is None else time
         if isinstance(tree, Bound):
             return round(tree.ticks * tick)
         times = [of(one) for one in tree.of]

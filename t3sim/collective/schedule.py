@@ -10,6 +10,7 @@ inside the data (NCCL's LL and LL128) make what is sent, and what is read from a
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -21,6 +22,8 @@ Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
 Ratio = tuple[int, int]
 N = TypeVar("N", int, NDArray[np.int64])
 NO_FLAGS: Ratio = (1, 1)
+
+KEPT = 64  # schedules, which many programs of an operator share
 
 # What a step does with its result.
 TO_NEIGHBOUR, TO_NEIGHBOUR_AS_UPDATE, TO_LOCAL, TO_BOTH = range(4)
@@ -107,6 +110,7 @@ class _Operation:
     kept: int = -1  # chunk of the output that the result is, if it is kept
 
 
+@lru_cache(KEPT)
 def channelled(op: Op, n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
     """Return a ring in *channels*: each operation of the ring cut into loops, slices and channels.
 

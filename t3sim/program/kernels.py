@@ -1,13 +1,15 @@
 """Building blocks of strategies: a GEMM with its output in place, ring collectives, sums."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.collective.schedule import (
+    KEPT,
     TO_BOTH,
     TO_LOCAL,
     TO_NEIGHBOUR_AS_UPDATE,
@@ -145,6 +147,31 @@ def ring(
 
 def ring_steps(schedule: CollectiveSchedule, n: int, data: Buffer, arrived: Signals) -> NDArray[Any]:
     """Return the steps of *schedule*; each posts to the signal of its number at the receiver."""
+    steps = _ring_steps(Identical(schedule), n).copy()
+    steps["operand"] += data.first
+    steps["destination"][steps["send"] != NONE] += data.first
+    for name, by in (("kept_at", data.first), ("wait_signal", arrived.first), ("post_signal", arrived.first)):
+        steps[name][steps[name] != NONE] += by
+    return steps
+
+
+@dataclass(frozen=True, eq=False)
+class Identical:
+    """A schedule as a key of a cache: equal to itself only, since to compare thousands of steps takes as long."""
+
+    schedule: CollectiveSchedule
+
+    def __hash__(self) -> int:
+        return id(self.schedule)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identical) and self.schedule is other.schedule
+
+
+@lru_cache(KEPT)
+def _ring_steps(of: Identical, n: int) -> NDArray[Any]:
+    """Return the steps of a schedule whose data begin at granule 0, and whose signals at 0."""
+    schedule = of.schedule
     columns, rows = schedule.n_channels, []
     for number, step in enumerate(schedule.steps):
         is_sent, is_kept = step.send_to != TO_LOCAL, step.send_to in (TO_LOCAL, TO_BOTH)
@@ -153,18 +180,18 @@ def ring_steps(schedule: CollectiveSchedule, n: int, data: Buffer, arrived: Sign
         row = {
             "n_granules": step.n_granules,
             "n_operands": len(step.operands),
-            "operand": data.first + step.operands[0],
+            "operand": step.operands[0],
             "stride": step.operands[-1] - step.operands[0],
             "is_received": int(needs > 0),
-            "kept_at": data.first + kept if is_kept else NONE,
-            "wait_signal": arrived[number - schedule.n_slices * columns] if needs else NONE,
+            "kept_at": kept if is_kept else NONE,
+            "wait_signal": number - schedule.n_slices * columns if needs else NONE,
             "wait_at_least": needs,
         }
         if is_sent:
             row["send"] = UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else STORE
             row["distance"] = n - 1
-            row["destination"] = data.first + step.destination
-            row["post_signal"] = arrived[number]
+            row["destination"] = step.destination
+            row["post_signal"] = number
         rows.append(row)
     return table(STEP, rows).reshape(-1, columns)
 
@@ -179,6 +206,12 @@ def not_waited_for(steps: NDArray[Any], flags: tuple[int, int]) -> tuple[Wait, .
 
 def end_of(schedule: CollectiveSchedule, line: int) -> int:
     """Return the first granule behind everything that *schedule* reads or stores."""
+    return _end_of(Identical(schedule), line)
+
+
+@lru_cache(KEPT)
+def _end_of(of: Identical, line: int) -> int:
+    schedule = of.schedule
     places, ends = places_for(schedule.flags), [0]
     for step in schedule.steps:
         longest = -(-step.n_granules // line) * line * places if places > 1 else step.n_granules

@@ -487,10 +487,17 @@ def table(dtype: np.dtype[Any], rows: Sequence[dict[str, int]], **common: int) -
     """Return an array of *dtype* with an entry for each of *rows*; what they do not say is *common*, NONE or 0."""
     entries = np.zeros(len(rows), dtype)
     signals_and_places = ("send", "kept_at", "wait_signal", "post_signal")
-    said = set[str]().union(*rows)
     for name in dtype.names or ():
-        default = common.get(name, NONE if name in signals_and_places else 0)
-        entries[name] = [row.get(name, default) for row in rows] if name in said else default
+        entries[name] = common.get(name, NONE if name in signals_and_places else 0)
+    alike: dict[tuple[str, ...], tuple[list[int], list[tuple[int, ...]]]] = {}  # numbers and values, by what is said
+    for number, row in enumerate(rows):
+        numbers, values = alike.setdefault((*row,), ([], []))
+        numbers.append(number)
+        values.append((*row.values(),))
+    for names, (numbers, values) in alike.items():
+        columns = np.array(values, np.int64).reshape(len(numbers), len(names))
+        for i, name in enumerate(names):
+            entries[name][numbers] = columns[:, i]
     return entries
 
 

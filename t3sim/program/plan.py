@@ -7,15 +7,40 @@ are simulated once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from typing import overload
 
 from t3sim.config.machine import MachineSpec
 from t3sim.program.compare import difference, digest
 from t3sim.program.operations import Gemm, Program
 from t3sim.workload.tiling import ELEMENT_BYTES, matrix_cycles
+
+
+class Ranks(Sequence[Program]):
+    """The programs of all ranks, each made when it is first asked for: an outline needs that of rank 0 only."""
+
+    def __init__(self, program_of: Callable[[int], Program], n: int) -> None:
+        """Of *n* ranks, each runs ``program_of(rank)``."""
+        self._program_of = program_of
+        self._made: list[Program | None] = [None] * n
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, rank: int) -> Program: ...
+    @overload
+    def __getitem__(self, rank: slice) -> tuple[Program, ...]: ...
+    def __getitem__(self, rank: int | slice) -> Program | tuple[Program, ...]:
+        if isinstance(rank, slice):
+            return tuple(self[one] for one in range(*rank.indices(len(self))))
+        found = self._made[rank]
+        if found is None:
+            found = self._made[rank] = self._program_of(rank % len(self))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +49,7 @@ class Part:
 
     role: str  # 'gemm', 'reduce_scatter', 'all_gather', 'all_reduce', 'fused', or a name of the strategy's own
     name: str  # for people: of timelines and messages
-    programs: tuple[Program, ...]  # by rank
+    programs: Sequence[Program]  # by rank
     is_arbitrated: bool = False  # by the policy of the experiment, else the strategy's; False: round robin
 
     @classmethod
@@ -32,7 +57,7 @@ class Part:
         cls, role: str, name: str, program_of: Callable[[int], Program], n: int, *, is_arbitrated: bool = False
     ) -> Part:
         """Return the part in which each of *n* ranks runs ``program_of(rank)``."""
-        return cls(role, name, tuple(program_of(rank) for rank in range(n)), is_arbitrated)
+        return cls(role, name, Ranks(program_of, n), is_arbitrated)
 
     @classmethod
     def alike(cls, role: str, name: str, program: Program, *, is_arbitrated: bool = False) -> Part:

@@ -72,7 +72,7 @@ def problems_of_plan(plan: Plan, strategy: OverlapStrategy, n: int) -> Iterator[
     if not plan.parts():
         yield "its plan has no part"
     for part in plan.parts():
-        programs: tuple[Any, ...] = part.programs
+        programs: Sequence[Any] = part.programs
         if not all(isinstance(program, Program) for program in programs):
             yield f"part `{part.name}` has something else than programs"
         elif not all(isinstance(operation, Operation) for program in programs for operation in program.operations):
