@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from t3sim.advice.answer import circumstances
-from t3sim.advice.search import Candidate, Case, Choice, case_of, outline_us, settle
+from t3sim.advice.search import Candidate, Case, Choice, adds_in_switch, case_of, lacks, outline_us, settle
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.planning.estimate import phase_seconds
 from t3sim.system.parts import PhasePlan
-from t3sim.system.simulate import evaluate
+from t3sim.system.simulate import evaluate, operator_of
 from tests.advice.small import Simulator, run_of
 from tests.conftest import DEEP, of_each, sample
 
@@ -131,3 +131,15 @@ def test_other_circumstances_are_half_and_twice_and_the_other_host() -> None:
     unknown = run.model_copy(update={"machine": run.machine.model_copy(
         update={"gpu": run.machine.gpu.model_copy(update={"host": None})})})  # fmt: skip
     assert eager not in circumstances(case_of(unknown, {}))
+
+
+def test_an_all_reduce_in_the_switch_is_equal_work() -> None:
+    """It sends each byte once.  Canary: a ring that sent no more would lack half."""
+    links = ("machine.gpu.collective_kernel.channels=2", "machine.gpu.collective_kernel.nvls.channels=4")
+    run = run_of("sequential", "workload.operator=gemm-ar", *links, shape=(2048, 512, 128), tp=8)
+    [result] = Simulator()([run])
+    op = operator_of(run)
+    assert adds_in_switch(run, op)
+    assert lacks(result, op) == ""
+    ring = replace(result, run=run.model_copy(update={"strategy_params": {"all_reduce": "pytorch-two-shot"}}))
+    assert "does less work" in lacks(ring, op)
