@@ -1,8 +1,9 @@
 """From how many tokens on which scheme wins: the answers of one GEMM at several numbers of rows, and estimates between.
 
-Of ``LEAST_COARSE`` numbers of rows or more, every second one is searched, in ascending order.  One between two with
-different winners is searched too, and the last one if another winner is expected there.  The others are estimated:
-the outlines of the best candidates there, times what the simulated times of the neighbours are of their outlines.
+Of ``LEAST_COARSE`` numbers of rows or more, every second one is searched, in ascending order.  One between two is
+searched too if the winner of each is clearly slower at the other, and the last one if the winner before is expected to
+be clearly slower there.  The others are estimated: the outlines of the best candidates, times the ratio of simulated
+time to outline at the neighbours.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ SAME_GEMM = ("model", "gemm", "operator", "machine", "tp", "n", "k")
 COLUMNS = (*SAME_GEMM, "host", "from_m", "to_m", "scheme", "ties", "error")
 Key = tuple[object, ...]
 Say = Callable[[str], None]
+Best = dict[str, tuple[Choice, float]]  # of each scheme the best choice and its time in microseconds
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Size:
     """A GEMM at one number of rows: the best choice of each scheme, its time in microseconds, and who wins."""
 
     case: Case
-    best: dict[str, tuple[Choice, float]]  # by scheme
+    best: Best  # by scheme
     winner: str
     ties: frozenset[str]
     error: float | None
@@ -87,7 +89,7 @@ def settle_sizes(cases: Sequence[Case], simulate: Simulate, say: Say = lambda _t
     settle_ascending([case for one in series for case in (one if len(one) < LEAST_COARSE else one[::2])], simulate, say)
     coarse = [one for one in series if len(one) >= LEAST_COARSE]
     while wanted := [case for one in coarse for case in undecided(one)]:
-        say(f"searched now, since the winner changes: {', '.join(str(rows_of(case)) for case in wanted)} rows")
+        say(f"searched now, where the winner changes: {', '.join(str(rows_of(case)) for case in wanted)} rows")
         settle_ascending(wanted, simulate, say)
 
 
@@ -104,21 +106,33 @@ def undecided(series: Sequence[Case]) -> list[Case]:
     found = []
     for low, one, high in zip(series, series[1:], series[2:], strict=False):
         is_between = low.is_settled and high.is_settled and not one.is_settled and not one.reference.refused
-        if is_between and winners(low) != winners(high):
+        if is_between and any(cross(best_of(own), best_of(other)) for own, other in same_hosts(low, high)):
             found.append(one)
     before, last = series[-2:]
     if before.is_settled and not last.is_settled and not last.reference.refused:
-        for own in before.by_host.values():
-            best = estimated_best(last, [(own, best_of(own))])
-            if best and fastest(best) != own.winner.candidate.scheme:
-                found.append(last)
-                break
+        own = [best_of(one) for one in before.by_host.values()]
+        if any(is_beaten(fastest(best), estimated_best(last, [(before, best)])) for best in own):
+            found.append(last)
     return found
 
 
-def winners(case: Case) -> dict[str | None, str]:
-    """Return the scheme of the winner with each kind of host."""
-    return {host: own.winner.candidate.scheme for host, own in case.by_host.items()}
+def same_hosts(low: Case, high: Case) -> Iterator[tuple[Case, Case]]:
+    """Yield two settled cases of a GEMM with each kind of host; one in which hosts do not differ is of all."""
+    hosts = [host for host in dict.fromkeys((*low.by_host, *high.by_host)) if host is not None]
+    for host in hosts:
+        yield low.of_host(host), high.of_host(host)
+    if not hosts:
+        yield low, high
+
+
+def cross(low: Best, high: Best) -> bool:
+    """Return whether each of two sizes has a winner that is clearly slower at the other size."""
+    return is_beaten(fastest(low), high) and is_beaten(fastest(high), low)
+
+
+def is_beaten(scheme: str, best: Best) -> bool:
+    """Return whether *scheme* takes longer than the fastest of *best*, by more than may be a tie, or cannot run."""
+    return bool(best) and (scheme not in best or best[scheme][1] > best[fastest(best)][1] * (1 + WITHOUT))
 
 
 def by_gemm(cases: Iterable[Case]) -> dict[Key, list[Case]]:
@@ -158,12 +172,12 @@ def searched(answer: Answer) -> Size:
     return Size(answer.case, best_of(answer.case), winner, ties, answer.error, is_searched=True)
 
 
-def best_of(case: Case) -> dict[str, tuple[Choice, float]]:
+def best_of(case: Case) -> Best:
     """Return the best choice of each scheme of a settled case, and its time, simulated or expected."""
     return {one.candidate.scheme: (one, case.expected(one)) for one in (case.winner, *case.others)}
 
 
-def estimated(case: Case, best: dict[str, tuple[Choice, float]]) -> Size:
+def estimated(case: Case, best: Best) -> Size:
     """Return a size that was not searched."""
     winner = fastest(best)
     least = best[winner][1]
@@ -171,7 +185,7 @@ def estimated(case: Case, best: dict[str, tuple[Choice, float]]) -> Size:
     return Size(case, best, winner, ties, None, is_searched=False)
 
 
-def fastest(best: dict[str, tuple[Choice, float]]) -> str:
+def fastest(best: Best) -> str:
     """Return the scheme of the shortest time."""
     return min(best, key=lambda scheme: best[scheme][1])
 
@@ -184,11 +198,9 @@ def neighbours(sizes: Sequence[Size], rows: int) -> list[Size]:
     return [size for size in (below, above) if size is not None]
 
 
-def estimated_best(
-    case: Case, near: Sequence[tuple[Case, dict[str, tuple[Choice, float]]]]
-) -> dict[str, tuple[Choice, float]]:
+def estimated_best(case: Case, near: Sequence[tuple[Case, Best]]) -> Best:
     """Return the best choice of each scheme at *case* and its estimated time, from those of settled cases *near* it."""
-    found: dict[str, tuple[Choice, float]] = {}
+    found: Best = {}
     for scheme in dict.fromkeys(name for _, best in near for name in best):
         of_it = [(own, *best[scheme]) for own, best in near if scheme in best]
         logs, times = [], dict[float, Choice]()
