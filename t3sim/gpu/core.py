@@ -166,7 +166,8 @@ class GpuCore:
 
     def unsent_stores(self, port: Any) -> NDArray[Any]:
         """Return the stores in the egress buffer of one of the ports, in order."""
-        numbers, n_places = np.arange(port.store_head, port.store_tail), int(port.buffer_granules)
+        numbers = np.arange(port.store_head, port.store_tail) - int(port.ring_start)
+        n_places = int(port.buffer_granules)
         stores: NDArray[Any] = self.store_queue[int(port.number) * n_places + numbers % n_places]
         return stores
 
@@ -341,8 +342,9 @@ class GpuCore:
         gpu.next_start_at = self.first_start_at
         gpu.is_busy = 1
         gpu.has_news = 1
-        gpu.compute_units["l1_granules"] = 0
-        gpu.compute_units["slots"]["kernel"] = -1
+        units = gpu.compute_units[: self.used.n_compute_units]
+        units["l1_granules"] = 0
+        units["slots"]["kernel"] = -1
         gpu.compute_done_at = self.first_start_at
         gpu.n_gemms_left = len(gemms)
         gpu.n_undispatched = self._n_workgroups = int(gemms["n_workgroups"].sum())

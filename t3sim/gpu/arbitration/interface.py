@@ -2,7 +2,7 @@
 
 A policy is a plain function ``pick_stream(channel, now)`` that returns a class or ``NO_STREAM``.  T3 has two classes,
 ``COMPUTE`` (0) and ``COMM`` (1); a policy that knows only these serves runs that have no others.
-It is asked whenever at least one head may enter the DRAM queue, and at every cycle while it
+It is called whenever at least one head may enter the DRAM queue, and in every cycle while it
 holds a ready head back.  It reads the fields of ``ChannelView`` and may write only
 ``channel.policy_scratch``.  It gives the same results compiled (integers only) and interpreted.
 A stream whose head cannot move (tracker full) is not ready until the next slot.  It must pick a ready stream.

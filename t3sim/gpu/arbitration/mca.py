@@ -7,11 +7,11 @@ Class 0 is compute, every other class is communication: the lower class first, e
 starvation limit of its own and all below the same threshold.
 
 ``threshold``: 5, 10 or 30 entries in the paper, ``none``, or ``auto``, which follows from the GEMM's first stage, in
-which it runs alone; the paper gives no rule.  Ours (its two halves are assumed): there is no threshold, and the streams
-take turns until that stage is over, and behind it if the GEMM kept more than half of the DRAM queue full (the memory
-bounds it: compute always waits, and going first it would leave the link nothing) or took less than half of the time
-that the link needs for what it stored (communication is the critical path).  Else compute keeps pace with the link:
-communication goes first while the GEMM is more than a stage ahead (docs/adr/0036-compute-keeps-pace.md).
+which it runs alone; the paper gives no rule.  Ours (both halves are assumed): there is no threshold, and arbitration is
+round-robin during that stage.  It stays round-robin afterwards if the GEMM kept more than half of the DRAM queue full
+(it is bound by the memory: with priority it would starve communication), or if the stage took less than half of the
+link's time for its stores (communication is the critical path).  Otherwise compute has priority, and communication has
+it while the GEMM is more than a stage ahead of the link (docs/adr/0036-compute-keeps-pace.md).
 ``starvation_limit``: cycles of the memory clock (assumed: 1000).
 """
 
@@ -43,18 +43,18 @@ def threshold_of(channel: ChannelView) -> int:
 
 
 @kernel
-def takes_turns(channel: ChannelView) -> bool:
-    """Return whether the first stage goes on, or showed a GEMM that the memory bounds or one of short stages."""
+def is_round_robin(channel: ChannelView) -> bool:
+    """Return whether arbitration is round-robin: in the first stage, or if that was bound by the memory or short."""
     occupancy: int = channel.first_stage_occupancy
     return occupancy < 0 or occupancy > HALF * channel.queue_capacity or channel.first_stage_length < HALF
 
 
 @policy("mca", PARAMETERS, threshold=threshold_of)
 def pick_stream(channel: ChannelView, now: int) -> int:
-    """Serve compute, and communication where it does no harm, is behind or has starved."""
+    """Serve compute first; communication below the threshold, when the GEMM leads or it has starved."""
     lead = NEVER
     if channel.policy_params[THRESHOLD] == AUTO:
-        if takes_turns(channel):
+        if is_round_robin(channel):
             return round_robin.pick_stream(channel, now)
         lead = A_STAGE
     return keep_pace(channel, now, lead, channel.policy_params[STARVATION_LIMIT], threshold_of(channel))

@@ -1,7 +1,7 @@
-"""Pace: compute goes first until it is a stage ahead of the link, then communication does.
+"""Pace: compute has priority until it is a stage ahead of the link, then communication has it.
 
-What communication waits costs nothing while the link has something to send, and a GEMM that waits costs nothing while
-the link has a stage of its output still to send.  So whoever is behind goes first: the GEMM, whose stores come in
+A delay of communication costs nothing while the link has data to send, and a delay of the GEMM costs nothing while the
+link still has a stage of its output to send.  So the one that is behind has priority: the GEMM, whose stores come in
 bursts at the end of each stage, until it has finished a stage more than the link has sent; then communication, until
 the link has caught up.  There is no threshold on the DRAM queue, and nothing is measured beforehand
 (docs/arbitration.md).
@@ -45,9 +45,9 @@ def has_starved(channel: ChannelView, stream: int, now: int, limit: int) -> bool
 
 @kernel
 def keep_pace(channel: ChannelView, now: int, lead: int, starvation_limit: int, threshold: int) -> int:
-    """Serve compute; communication first where it has starved or compute leads by more than *lead*.
+    """Serve compute first; communication first if it has starved or compute leads by more than *lead*.
 
-    Where compute has nothing, communication enters a DRAM queue of fewer than *threshold* requests.
+    If compute has no request, communication enters a DRAM queue of fewer than *threshold* requests.
     """
     first_ready = NO_STREAM
     for stream in range(COMPUTE + 1, channel.n_classes):
@@ -65,6 +65,6 @@ def keep_pace(channel: ChannelView, now: int, lead: int, starvation_limit: int, 
 
 @policy("pace", PARAMETERS)
 def pick_stream(channel: ChannelView, now: int) -> int:
-    """Serve compute, or communication where that is behind or has starved."""
+    """Serve compute first; communication first if it is behind or has starved."""
     params = channel.policy_params
     return keep_pace(channel, now, params[LEAD], params[STARVATION_LIMIT], NEVER)

@@ -1,4 +1,4 @@
-"""Round robin: the streams take turns, the next one goes when one has nothing (T3 section 4.5, the default)."""
+"""Round-robin: streams are served cyclically; one without a ready request is skipped (T3 section 4.5, the default)."""
 
 from t3sim.gpu.arbitration.interface import ChannelView, policy
 from t3sim.gpu.units.codes import NO_STREAM
@@ -7,7 +7,7 @@ from t3sim.gpu.units.dram.memory_controller import head_is_ready
 
 @policy("round_robin")
 def pick_stream(channel: ChannelView, now: int) -> int:
-    """Serve the first ready stream behind the one that was served last."""
+    """Serve the first ready stream after the one that was served last."""
     stream = channel.last_stream
     for _ in range(channel.n_classes):
         stream = 0 if stream + 1 == channel.n_classes else stream + 1

@@ -27,8 +27,8 @@ UPDATE_BIT = 16
 OPERAND_READ = 0
 DMA_READ = 1
 COLLECTIVE_READ = 2
-REMOTE_READ = 3  # for another GPU; the message that brings it what was read has this kind too
-CONTRIBUTION = 4  # of messages only: what was read for a sum that the switch makes
+REMOTE_READ = 3  # for another GPU; the message with its data has this kind too
+CONTRIBUTION = 4  # of messages only: data for a sum that the switch makes
 WRITE_BACK = WRITE_BIT
 LOCAL_STORE = WRITE_BIT + 1
 INCOMING_WRITE = WRITE_BIT + 2
@@ -38,12 +38,12 @@ INCOMING_UPDATE = WRITE_BIT + UPDATE_BIT + 1
 N_KINDS = 32
 
 # Kinds of messages that bring no granule, from SIGNAL on.
-SIGNAL = 32  # posts a signal when all that was sent before it has been taken in
+SIGNAL = 32  # posts a signal after all messages before it have been taken in
 CREDIT = 33  # gives back room in the ingress buffer of the GPU that it comes from
-LOAD = 34  # asks for granules of a line
-LOAD_SUM = 35  # asks all GPUs for those granules, which the switch adds up
-POLL = 36  # asks for the value of a signal
-POLLED = 37  # answers that
+LOAD = 34  # requests granules of a line
+LOAD_SUM = 35  # requests them of all GPUs; the switch adds them
+POLL = 36  # requests the value of a signal
+POLLED = 37  # the answer to a poll
 
 # Instead of the distance of a GPU: the switch sends a message on to every GPU, the sender included.  Its granule is the
 # place at the sender and, shifted, how many granules before that the place on the next GPU lies.
@@ -85,20 +85,20 @@ PENDING, RUNNING, ENDING, OVER = range(4)
 
 ALL_SHARES = 12  # of a compute unit: one to four workgroups take all of it
 
-# Why advance() came back.
+# Why advance() returned.
 AT_HORIZON, KERNEL_DONE, OUTBOX_FULL, LOG_FULL, NO_ROOM, RATE_BROKEN = range(6)
 
-# What ends a run at once.
+# Faults: each ends a run at once.
 NO_FAULT = 0
 PICKED_NOTHING = 1  # the policy picked a stream that was not ready
 ONE_UPDATE_TOO_MANY = 2  # of a tile that has all it expects
 NO_TRACKER_ENTRY = 3  # free in the set of a tile that has a place there
 
-# What a compute unit did in a slot (time accounting, adds up to the total).
+# States of a compute unit in a slot (time accounting, adds up to the total).
 N_CU_STATES = 7
 BUSY_MULTIPLYING, WAIT_FIRST_OPERANDS, WAIT_OPERANDS, STORING, WAIT_LAUNCH, COLLECTIVE_WORK, IDLE = range(N_CU_STATES)
 
-# What a unit did with its time, or waited for; names and definitions are in ``t3sim.observe.waits``.
+# Stall reasons, and WORKING; names and definitions are in ``t3sim.observe.waits``.
 N_REASONS = 12
 (
     WORKING, FOR_LAUNCH, FOR_CU_SLOT, FOR_L2, FOR_DRAM_QUEUE, FOR_DRAM, FOR_LINK, FOR_DMA, FOR_DEPENDENCY,

@@ -1,7 +1,7 @@
-"""What goes in and what comes out of every queue, counted so that a run can prove it lost nothing.
+"""The ledger: counts of what enters and leaves every queue, by which a run proves that nothing was lost.
 
-Counts entries, admissions and departures for each kind of request, and the waiting that goes with them twice: request
-by request and cycle by cycle.  Both must agree (Little's law as an identity). Nothing here decides anything.
+Counts entries, admissions and departures of each kind of request, and their waiting time twice: request by request and
+cycle by cycle.  Both must agree (Little's law as an identity).  Nothing here affects results.
 ``T3SIM_LEDGER=0`` compiles the kernel without it; only the bench suite does so, to measure what it costs.
 Read by ``t3sim.checks.invariants``; the last reason of each unit, and what a workgroup was refused, by
 ``t3sim.checks.hang``.
@@ -13,7 +13,7 @@ from t3sim.gpu.units._jit import IS_COUNTING, kernel
 
 @kernel
 def queue_length_since(channel, stream):
-    """Add what the queue of *stream* has held since its last change to its cycles of waiting."""
+    """Add the length of the queue of *stream* since its last change, times cycles, to its cycles of waiting."""
     length = channel.queue_tail[stream] - channel.queue_head[stream]
     channel.stream_queue_cycles[stream] += length * (channel.now - channel.stream_changed_at[stream])
     channel.stream_changed_at[stream] = channel.now
@@ -63,14 +63,14 @@ def reason_of_idleness(channel, is_held_back):
 
 @kernel
 def note_cycles(channel, n_cycles, occupancy, idle_reason):
-    """*n_cycles* have passed with the DRAM queue as it is: what the channel did in them."""
+    """Account for *n_cycles* of a channel in which its DRAM queue did not change."""
     if IS_COUNTING:
         channel.reason_cycles[codes.WORKING if occupancy > 0 else idle_reason] += n_cycles
 
 
 @kernel
 def note_refused(cu, reason, credit):
-    """*reason* has no room for a line of this compute unit, which leaves *credit* ticks of the slot unused."""
+    """A line of this compute unit stalls for *reason*, which leaves *credit* ticks of the slot unused."""
     if IS_COUNTING:
         cu.refused_by = reason
         cu.refused_ticks = credit
@@ -78,7 +78,7 @@ def note_refused(cu, reason, credit):
 
 @kernel
 def note_refused_line(slot, reason, line):
-    """*reason* has no room for an access of this workgroup to *line* of the L2."""
+    """An access of this workgroup to *line* of the L2 stalls for *reason*."""
     if IS_COUNTING:
         slot.refused_by = reason
         slot.refused_line = line
@@ -86,15 +86,15 @@ def note_refused_line(slot, reason, line):
 
 @kernel
 def note_issue(gpu, cu, reason, credit):
-    """A slot in which a compute unit moves lines: it works while its path does, and waits for *reason* in the rest.
+    """Account for a slot in which a compute unit moves lines: it works while its path does, then stalls for *reason*.
 
-    *credit* ticks of the slot are left, in which *reason* kept it from issuing more; below 0, the path was the limit.
+    *credit* ticks of the slot are left, in which it stalled; below 0, the path was the limit.
     """
     if IS_COUNTING:
         if cu.refused_by != codes.WORKING:
-            unused = max(credit + cu.refused_ticks, 0)  # what a collective loads meanwhile may overdraw the slot
+            unused = max(credit + cu.refused_ticks, 0)  # loads of a collective in the same slot may overdraw it
         elif cu.is_waiting:
-            unused = gpu.slot_ticks  # it stands in front of a controller since an earlier slot
+            unused = gpu.slot_ticks  # it has queued for a controller since an earlier slot
         else:
             unused = max(credit, 0)
         cu.reason_ticks[codes.WORKING] += gpu.slot_ticks - unused
@@ -104,7 +104,7 @@ def note_issue(gpu, cu, reason, credit):
 
 @kernel
 def note_slot(gpu, cu, reason):
-    """A compute unit did one thing, or waited for one, during a whole slot."""
+    """Account for a whole slot of a compute unit under one reason."""
     note_slots(gpu, cu, reason, 1)
 
 
@@ -118,7 +118,7 @@ def note_slots(gpu, cu, reason, n_slots):
 
 @kernel
 def note_idle_slots(gpu, cu):
-    """Nothing has run on a compute unit since slot ``idle_from``, and something begins, or the kernel has ended."""
+    """Account for the idle slots of a compute unit since ``idle_from``: work starts on it, or the kernel has ended."""
     n_slots = gpu.n_active_slots - cu.idle_from
     cu.idle_from = gpu.n_active_slots
     cu.state_slots[codes.IDLE] += n_slots
@@ -128,7 +128,7 @@ def note_idle_slots(gpu, cu):
 
 @kernel
 def note_dma_slot(dma, reason):
-    """What the DMA engine did in a slot."""
+    """Account for a slot of the DMA engine."""
     if IS_COUNTING:
         dma.reason_slots[reason] += 1
         if reason != codes.NOTHING_LEFT:
@@ -137,7 +137,7 @@ def note_dma_slot(dma, reason):
 
 @kernel
 def note_dispatcher_slot(gpu, reason):
-    """What the workgroup dispatcher did in a slot."""
+    """Account for a slot of the workgroup dispatcher."""
     if IS_COUNTING:
         gpu.dispatcher_slots[reason] += 1
         gpu.dispatcher_reason = reason
@@ -145,9 +145,9 @@ def note_dispatcher_slot(gpu, reason):
 
 @kernel
 def note_port_slot(gpu, p, reason, slot_end):
-    """Port *p* has sent what it could before *slot_end*: in what is left of the slot it waited for *reason*.
+    """Account for the idle time of port *p* in a slot under *reason*.
 
-    Whether it waited or had nothing left to send shows when it sends the next granule.
+    Whether it stalled or had nothing left to send is known when it sends the next granule.
     """
     if IS_COUNTING:
         port = gpu.ports[p]
@@ -164,7 +164,7 @@ def note_port_slot(gpu, p, reason, slot_end):
 
 @kernel
 def note_launch(gpu):
-    """The first kernel begins to run: all that its memory channels did before, for neighbours, was before it."""
+    """Account for the time of the channels before the first kernel runs as launch, traffic of neighbours included."""
     if IS_COUNTING:
         gpu.first_active_at = gpu.now
         for channel_id in range(gpu.n_channels):

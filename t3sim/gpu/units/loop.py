@@ -1,8 +1,8 @@
 """The order in which the units of one GPU act, slot by slot.
 
-A slot is ``issue_slot`` cycles of the compute clock.  Inside it compute units and L2 act on the state at its start,
-then every channel runs cycle by cycle to its end; what the DRAM returns takes at least half an L2 latency, longer than
-a slot, so nothing is seen too early.  Nothing depends on how many slots one call of ``advance`` covers.
+A slot is ``issue_slot`` cycles of the compute clock.  In a slot, compute units and L2 act on the state at its start,
+then every channel runs cycle by cycle to its end.  Data from the DRAM take at least half an L2 latency, longer than a
+slot, so no unit sees them too early.  Results do not depend on how many slots one call of ``advance`` covers.
 Pinned by tests/kernel/test_loop.py (any horizon gives the same bits).
 """
 
@@ -34,7 +34,7 @@ from t3sim.gpu.units.t3.dma_engine import arm_triggered, forward_granule, issue_
 BIN_OCCUPANCY = 0  # DRAM queue occupancy x memory cycles, all channels
 BIN_WAITING = 1  # compute units x slots that wait for operands
 BIN_SENT = 2  # granules handed to the link
-# Granules of DRAM traffic of class 0: of the GEMM, and of what communicates; those of the next class come behind them.
+# Granules of DRAM traffic of class 0, of GEMMs and of communication; the columns of the other classes follow.
 BIN_COMPUTE_READ = 3
 BIN_COMPUTE_WRITE = 4
 BIN_COMM_READ = 5
@@ -49,11 +49,11 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, now):
     """Let every compute unit act once, a different one first in each slot; return how many wait for operands.
 
-    Those of a move kernel take turns among themselves: with the others in between, the first of them would come first
-    in most slots.  Until a GEMM starts, the others are idle: they are accounted for when that ends.
+    The units of a move kernel rotate among themselves: otherwise the first of them would act first in most slots.
+    Until a GEMM starts, all other units are idle; their idle slots are accounted for when it starts.
     """
     if gpu.n_active_slots == 0:
-        catch_up_all(gpu)  # until now they waited for the launch
+        catch_up_all(gpu)  # channels: until now they waited for the launch
         note_launch(gpu)
     gpu.n_active_slots += 1
     n_waiting = 0
@@ -73,7 +73,7 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, no
             if cu.sleeps_until > gpu.slot_index:
                 continue
             if cu.is_taken or cu.idle_from == gpu.n_active_slots:
-                continue  # a move kernel has had it for itself in this slot
+                continue  # a move kernel has used it exclusively in this slot
             comes_second = is_second(gpu, cu)
             state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, comes_second, now)
             if comes_second:
@@ -85,7 +85,7 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, no
 
 @kernel
 def retire_columns(gpu, channel, channel_id, workgroups, tiles, dma_commands, dma_queue, series, bin_index):
-    """Tell the units that wait for them about the column commands of one channel."""
+    """Deliver the completed column commands of one channel to the units that wait for them."""
     for i in range(channel.n_done):
         done = channel.done[i]
         kind = done.kind
@@ -120,7 +120,7 @@ def retire_columns(gpu, channel, channel_id, workgroups, tiles, dma_commands, dm
 def advance_channels(
     gpu, workgroups, tiles, dma_commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
 ):
-    """Run every channel that has something to do to the end of the slot; retire what it finished.
+    """Run every channel that is awake to the end of the slot, and retire its column commands.
 
     The others sleep: ``catch_up``.
     """
@@ -146,7 +146,7 @@ def advance_channels(
 
 @kernel
 def note_first_stage(gpu, gemm):
-    """Once as many workgroups of a GEMM as fit at a time have ended, tell policies how long and how full that was."""
+    """When the first stage of a GEMM has ended, record its length and its DRAM queue occupancy for policies."""
     if gemm.n_finished < gemm.n_stage_slots:
         return
     catch_up_all(gpu)
@@ -164,12 +164,12 @@ def note_first_stage(gpu, gemm):
 
 @kernel
 def is_program_over(gpu):
-    """Return whether all operations have ended and everything that they caused has been done.
+    """Return whether all operations have ended and all their effects are complete.
 
-    What is in the background is cut off when all else has ended, and all that is under way with it.
+    Background operations are cut off when all others have ended, with all that is outstanding.
 
-    Move kernels end before their last stores have left: those are the next program's as well.  Behind a switch they
-    must have left: without room at the other end nobody could say when they will.
+    Move kernels end before their last stores have left: the next program may send them.  Behind a switch they must
+    have left: the time until the receiver has room is unknown.
     """
     if gpu.n_awaited > 0:
         return False
@@ -210,13 +210,13 @@ def commands_per_slot(gpu):
 
 @kernel
 def is_log_nearly_full(gpu, command_log):
-    """Return whether somebody empties the log and the next slot might not fit into it."""
+    """Return whether a reader empties the log and the next slot might not fit into it."""
     return command_log[0].command != 0 and command_log[0].at + commands_per_slot(gpu) >= len(command_log)
 
 
 @kernel
 def wake_all_waiting_cus(gpu):
-    """Promise room to compute units that wait in front of channels."""
+    """Promise room to compute units that queue for channels."""
     for channel_id in range(gpu.n_channels):
         for traffic_class in range(gpu.n_classes):
             wake_waiting_cus(gpu, gpu.channels[channel_id], channel_id, traffic_class)
@@ -224,7 +224,7 @@ def wake_all_waiting_cus(gpu):
 
 @kernel
 def catch_up_with_time(gpu):
-    """Bring all that sleeps up to the end of the last slot, for whoever looks at it from outside."""
+    """Bring channels and compute units that sleep up to the end of the last slot, before they are read from outside."""
     catch_up_all(gpu)
     catch_up_units(gpu)
 
@@ -234,13 +234,13 @@ def advance(
     state, waits, posts, workgroups, tiles, dma_commands, ready_fifo, store_queue, dma_queue, steps, peers, arrivals,
     inbox, outbox, series, command_log, pick_stream, until,
 ):  # fmt: skip
-    """Run the GPU in whole slots up to tick *until*; return why it came back.
+    """Run the GPU in whole slots up to tick *until*; return why it returned.
 
-    In mirrored mode it hears every quantum what it has sent itself.
-    In a slot: 1. messages from other GPUs become requests, 2. compute units that wait for a controller are promised
-    room, 3. operations start, the DMA engine asks for its next granules, 4. free slots take workgroups, empty compute
+    In mirrored mode it receives its own messages, once in each quantum.
+    In a slot: 1. messages from other GPUs become requests, 2. compute units that queue for a controller are promised
+    room, 3. operations start, the DMA engine reads its next granules, 4. free slots take workgroups, empty compute
     units those of move kernels, 5. compute units act, 6. channels run and retire, 7. the link port transmits, 8.
-    triggered tiles arm DMA commands, 9. operations and the program may have ended.
+    triggered tiles arm DMA commands, 9. operations and the program may end.
     """
     gpu = state[0]
     while True:

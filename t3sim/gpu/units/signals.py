@@ -1,8 +1,8 @@
 """Signals: counters in a GPU's memory that stores post and operations wait for.
 
-Models: a store posts its signal when it enters a DRAM queue, granule by granule; who waits needs a number of
-granules.  A message of kind SIGNAL adds its amount when it is taken in.  The tag of a store says what counts it: a
-wavefront tile, a signal, both or neither.
+Models: a store posts its signal when it enters a DRAM queue, granule by granule; a wait is for a number of granules.
+A message of kind SIGNAL adds its amount when it is taken in.  The tag of a store states what counts it: a wavefront
+tile, a signal, both or neither.
 Pinned by tests/kernel/test_signals.py.
 """
 

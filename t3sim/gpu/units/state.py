@@ -1,4 +1,4 @@
-"""What every unit of a GPU remembers: nested NumPy dtypes, one record per GPU.
+"""The state of every unit of a GPU: nested NumPy dtypes, one record per GPU.
 
 Sizes here are capacities and part of the compiled type; the numbers a machine really has (``n_...`` fields) are values,
 so machines that fit one ``Layout`` share one compilation (``assemble.layout_for``).  Tables whose length depends on the
@@ -18,16 +18,16 @@ N_POLICY_PARAMS = 8
 MOST_SIMDS = 8  # of a compute unit
 MOST_PORTS = 8  # of a GPU, to links and networks
 MOST_GPUS = 1024  # of a machine
-STORE_BUCKETS = 64  # by which stores in the stream queues of a channel are found
-RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
-INVERSE_SHIFT = 50  # bits of the inverse of a slot's length: what is less than two rings away keeps inside 64 bits
-LONGEST_SLEEP = 128  # slots of a CU, after which what comes back still finds its place in that ring free
+STORE_BUCKETS = 64  # counters of stores in the stream queues of a channel, by a hash of the address
+RETURN_RING = 256  # slots ahead in which loads may return to a compute unit: more than an L2 latency and a sleep
+INVERSE_SHIFT = 50  # bits of the inverse of a slot's length: products of times within two rings fit into 64 bits
+LONGEST_SLEEP = 128  # slots of a compute unit, after which its places in that ring are still free
 
 
 def record_dtype(*fields):
-    """Return a record of 64-bit integers: a field is a name, or a name and a shape; others are as NumPy has them.
+    """Return a record of 64-bit integers: a field is a name, or a name and a shape; others are as in NumPy.
 
-    What is as long as a cache line begins with one: most of what the loop waits for are lines that it has to fetch.
+    A field as long as a cache line is aligned to one: cache misses are much of the time of the loop.
     """
     described = {"names": [], "formats": [], "offsets": [], "aligned": True}
     end, widest = 0, 1
@@ -47,13 +47,13 @@ def record_dtype(*fields):
 # Half a cache line: rings of messages are read and written for each granule.
 MESSAGE = record_dtype(
     "at",  # departure when sent, arrival when received, ticks
-    "granule",  # index inside the tile, or the address; of a SIGNAL, the amount; of POLLED, the value
-    ("tile", "i4"),  # wavefront tile there that it is stored to, or -1; of loads and polls, who asks
-    ("signal", "i4"),  # of the GPU that it goes to, which it posts; -1: none; of a LOAD, how many granules
-    ("packet", "i2"),  # bytes of the store that it is a part of, which decide how long it is on the wire
+    "granule",  # index inside the tile, or the address; of a SIGNAL: the amount; of POLLED: the value
+    ("tile", "i4"),  # wavefront tile at the receiver, or -1; of loads and polls: the requesting entry
+    ("signal", "i4"),  # that it posts at the receiver, -1: none; of a LOAD: the number of granules
+    ("packet", "i2"),  # bytes of the store that it belongs to, which set its time on the wire
     ("n_added", "i2"),  # contributions that have arrived, of a sum in the table of the switch
-    ("kind", "i2"),  # of the request that it becomes, or SIGNAL and what follows it
-    # distance of the GPU that it goes to, or EVERY; when received, of the one that it comes from, EVERY if a sum
+    ("kind", "i2"),  # of its request, or SIGNAL and the kinds after it
+    # distance of the receiver, or EVERY; after the wire that of the sender, EVERY if a sum
     ("distance", "i2"),
 )  # fmt: skip
 
@@ -73,7 +73,7 @@ class Layout(NamedTuple):
     n_wavefronts: int = 64  # of a workgroup of a move kernel
     n_l2_banks: int = 128
     n_l2_sets: int = 1 << 17  # all banks together: 256 MiB of lines of 128 bytes
-    n_noted_lines: int = 1 << 24  # of which the L2 knows when they were stored past its tags; power of two
+    n_noted_lines: int = 1 << 24  # of which the L2 notes stores that bypass its tags; power of two
     l2_associativity: int = 16
     n_mshrs: int = 512  # per bank
     n_channels: int = 64
@@ -88,7 +88,7 @@ class Layout(NamedTuple):
     n_done: int = 128  # column commands of one channel in one slot
 
 
-# What belongs to one request, or to one miss, lies side by side: cache misses are most of what the loop waits for.
+# The fields of one request, or of one miss, are adjacent: cache misses are much of the time of the loop.
 QUEUE_ENTRY = record_dtype(
     ("next", "i4"), ("previous", "i4"),  # in the list of its bank and direction, which is closed
     ("row", "i4"),
@@ -111,7 +111,7 @@ MSHR = record_dtype(
 WAVEFRONT = record_dtype(
     "stretch",  # its lines, of those of a step
     "n_loaded", "n_stored",  # of them
-    "n_due", "n_come",  # loaded when it waits, and there
+    "n_due", "n_come",  # lines loaded when it waits next, and returned
 )  # fmt: skip
 RETURNING = record_dtype(("lines", "i4"), ("granules", "i4"))  # to a compute unit in a slot
 WAITER = record_dtype(
@@ -125,27 +125,27 @@ def channel_dtype(layout):
     banks = layout.n_dram_banks
     classes = layout.n_classes
     return record_dtype(
-        # what is looked at in every slot comes first: the clock of this channel (memory cycles), when each command
-        # bus can act next, and when a request can enter the DRAM queue
+        # fields that every slot reads come first: the clock of this channel (memory cycles), when each command bus can
+        # act next, and when a request can enter the DRAM queue
         "now", "column_wake_at", "row_wake_at", "next_refresh_at", "admission_at",
         "stalled",  # streams whose head waits for the next slot, as bits: tracker full or older store
-        "idle_reason",  # why nothing is in the DRAM queue, if nothing is
+        "idle_reason",  # stall reason while the DRAM queue is empty
         "n_done",  # column commands of this slot, for the units that wait for them
         # queues and their parameters
         "n_classes", "stream_capacity", "ring_mask",  # of the places that the capacity needs
         "queue_capacity", "is_split", ("occupancy", (2,)), "is_draining",
         "n_admitted", "n_banks", "banks_per_group", ("n_hits", (2,)),  # banks with a request for their open row
         ("channel_column_at", (2,)), "channel_activate_at", ("activate_window", (4,)), "activate_pointer",
-        # per-bank refresh: the bank whose turn it is, -1: none, whether its row is still open, and how many have begun
+        # per-bank refresh: the bank that is due, -1: none; whether its row is still open; the number of refreshes begun
         "refreshed_bank", "is_refresh_closing", "n_refreshes",
         # arbitration
         "last_stream", "last_direction", "last_comm_at", "producer_done",
-        "lead",  # of compute over the link: finished for other GPUs and not sent; % of a stage
+        "lead",  # of compute over the link: granules stored for other GPUs and not sent, % of a stage
         "first_stage_occupancy",  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
-        "first_stage_length",  # of the time that the link takes for what a stage stores; %
-        "reads_stored_operands",  # what GEMMs multiply is stored by the same program: their reads may not overtake it
-        "has_posted",  # a signal, since the units were told
-        "fault",  # see codes; NO_FAULT until something is wrong
+        "first_stage_length",  # % of the time that the link takes for the stores of a stage
+        "reads_stored_operands",  # 1: the program stores operands of its GEMMs; their reads may not overtake these
+        "has_posted",  # 1: a signal, since it was read last
+        "fault",  # see codes
         "occupancy_cycles",
         "noted_occupancy_cycles",  # of these, in the time series
         "queue_wait_cycles",  # sum over requests in the DRAM queue, whose sum over cycles is occupancy_cycles
@@ -154,9 +154,9 @@ def channel_dtype(layout):
         "write_high_watermark", "write_low_watermark", "write_capacity", "write_age", "write_turn", "read_age",
         "turn_to_writes",
         "is_read_waiting",  # for a store that waits here
-        "turn_from",  # requests of the direction that is served that had been served before its turn
-        "turn_until",  # the direction that is served has had its turn when so many of its requests have been served
-        "held_since",  # when the oldest request of the direction that is not served came, or the other one's turn began
+        "turn_from",  # requests served of the direction that is served, when it began
+        "turn_until",  # number of its requests after which the other direction is served
+        "held_since",  # when the oldest request of the other direction arrived, or this direction began
         # timing parameters, cycles
         "nBL", "nCL", "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS",
         "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
@@ -169,11 +169,11 @@ def channel_dtype(layout):
         "key_base",  # requests admitted before those from which keys are counted
         ("hit_key", "i4", (2, banks)), ("column_at", "i4", (2, banks)), ("open_row", "i4", (banks,)),
         ("activate_at", "i4", (banks,)), ("precharge_at", "i4", (banks,)),
-        ("closed_key", "i4", (3, banks)),  # of both directions, and of whichever needs a row of a unified queue
+        ("closed_key", "i4", (3, banks)),  # of both directions, and of a unified queue
         ("oldest_hit", "i4", (2, banks)),  # entry of the request with hit_key
         # stream queues in front of the arbiter, one for each traffic class
         ("queue_head", (classes,)), ("queue_tail", (classes,)),
-        ("ring_start", (classes,)),  # number of the request that the first place of the queue had, or has
+        ("ring_start", (classes,)),  # number of the request in the first place of the queue
         ("n_reserved", (classes,)),  # entries promised to woken compute units
         ("n_waiting_cu", (classes,)), ("waiting_head", (classes,)), ("last_served_at", (classes,)),
         ("stalled_head", (classes,)),  # last head that was counted as stalled
@@ -184,7 +184,7 @@ def channel_dtype(layout):
         ("stream_queue_cycles", (classes,)),  # sum over cycles of requests in the stream queue
         ("stream_wait_cycles", (classes,)),  # sum over requests of leaving - entering the stream queue
         ("n_requests", (classes, N_KINDS)), ("n_enqueued", (classes, N_KINDS)), ("n_served", (classes, N_KINDS)),
-        # what is long
+        # long fields
         ("done", DONE, (layout.n_done,)), ("free_entry", "i4", (2, layout.queue_entries)),
         # the DRAM queue: the end of the list of each direction and bank, then a pool for each direction
         ("entries", QUEUE_ENTRY, (2 * banks + 2 * layout.queue_entries,)),
@@ -207,7 +207,7 @@ def l2_dtype(layout):
         "partition_bits",  # channels of a partition, as a power of two
         "crossing_ticks",  # from one partition to another and back
         "set_bits",  # sets of a bank, as a power of two
-        "low_bits",  # of a line, on which its place in the bank does not depend
+        "low_bits",  # of a line, which its set does not depend on
         ("tags", "i4", (layout.n_l2_sets, layout.l2_associativity)),  # see l2_slice
         ("filling", "i2", (layout.n_l2_sets,)),  # first miss-status register of each set, or -1
         ("bank_free_at", (banks,)), ("n_free_mshrs", (banks,)), ("free_mshr", "i4", (banks, layout.n_mshrs)),
@@ -216,17 +216,17 @@ def l2_dtype(layout):
         ("flush_cursor", (banks,)),  # next set of each bank
         "n_accesses", "n_hits", "n_merged", "n_misses",
         "n_copy_hits",  # of the hits: in the copy of another partition's line
-        "n_crossings",  # loads that had to ask another partition
+        "n_crossings",  # loads that went on to another partition
         "n_copies",  # made
         "n_store_accesses", "n_evictions", "n_dirty_evictions", "n_flushed", "n_fills",
         "n_delivered",  # loads answered by a fill
         "n_granules_requested",  # for fills
         "n_granules_dirtied", "n_granules_written_back",
-        # what was stored past the tags: see l2_slice
+        # stores that bypass the tags: see l2_slice
         "retained_granules",
-        "n_brought_in",  # granules that took the place of others, by misses and stores of whatever way
-        "n_found",  # granules that move kernels loaded from the L2
-        ("stored_at", (layout.n_noted_lines,)),  # which line, and n_brought_in when it was stored, packed; 0: none
+        "n_brought_in",  # granules filled, by misses and by stores of all kinds
+        "n_found",  # granules that move kernels loaded from the L2 bypassing its tags
+        ("stored_at", (layout.n_noted_lines,)),  # line tag and n_brought_in at the time of the store, packed; 0: none
     )  # fmt: skip
 
 
@@ -234,20 +234,20 @@ def workgroup_slot_dtype(layout):
     """One resident workgroup of a compute unit."""
     return record_dtype(
         "workgroup",  # id, or -1 when the slot is free
-        "kernel",  # operation whose persistent workgroup has the slot, or had it last; -1: none had
+        "kernel",  # operation whose persistent workgroup has the slot, or had it last; -1: none
         "member", "n_taken",  # number of that workgroup, and how many of its own tiles it has taken
         "next_place",  # in the order of the tile that it has taken and not begun; -1: none
         "launch_at",
-        "load_slice",  # that is loaded; those of the next tile follow those of this one
+        "load_slice",  # being loaded; the slices of the next tile follow those of this one
         "n_slices", "n_to_load",  # of its tile; and with those of the next one, if it has taken that
         "load_line", "multiply_slice", "is_multiplying", "work_left",
         "first_buffer",  # of the tile
         ("ready_at", (layout.n_buffers,)),
         ("outstanding", "i2", (layout.n_buffers,)), ("is_issued", "i1", (layout.n_buffers,)),
         "store_line", "stores_outstanding",
-        "stored_at",  # from when on the tile can be stored, or when the last of it will have been
+        "stored_at",  # earliest time of the first store of the tile, then the time of its last acknowledgement
         # the ledger: see ledger.py
-        "refused_by",  # what last had no room for a line of this workgroup; WORKING: nothing
+        "refused_by",  # last stall reason of a line of this workgroup; WORKING: none
         "refused_line",  # that line of the L2
     )  # fmt: skip
 
@@ -255,50 +255,50 @@ def workgroup_slot_dtype(layout):
 def compute_unit_dtype(layout):
     """One compute unit: its resident workgroups, its share of the memory system, its time accounting."""
     return record_dtype(
-        # what is looked at in every slot comes first
+        # fields that every slot reads come first
         "sleeps_until",  # slot before which it only multiplies; 0: it is awake
-        "is_taken",  # by the workgroup of a move kernel, for itself
-        "idle_from",  # first active slot that is not accounted for, unless GEMMs or a move kernel run on it
-        "move_operation",  # that a workgroup runs of on it; -1: none
+        "is_taken",  # exclusively, by a workgroup of a move kernel
+        "idle_from",  # first active slot that is not accounted for, while no kernel runs on it
+        "move_operation",  # operation of the move kernel whose workgroup runs on it; -1: none
         "is_waiting",  # queued in front of a channel that had no room
         "granted_channel",  # room promised there; -1: none
-        "asking_slot",  # whose workgroup issued last: it stands in line while the unit waits, and uses the promise
-        "issue_debt",  # of the path to the L2, at most 0: what the last access overdrew
+        "asking_slot",  # slot of the workgroup that issued last: it queues while the unit waits, and uses the promise
+        "issue_debt",  # of the path to the L2, at most 0: the ticks that the last access overdrew
         ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
-        "outstanding_lines",  # loads of GEMMs in flight: until the data are back in the CU
-        # stores in flight, until they are acknowledged, or loads of a move kernel that has the CU for itself
+        "outstanding_lines",  # loads of GEMMs, until their data have returned
+        # stores, until they are acknowledged, or loads of a move kernel that has the compute unit exclusively
         "outstanding_granules",
         # the ledger: see ledger.py
-        "refused_by",  # what had no room for a line in this slot; WORKING: nothing was refused
-        "refused_ticks",  # of the slot, which could not be used for that
+        "refused_by",  # stall reason of a line in this slot; WORKING: none stalled
+        "refused_ticks",  # of the slot, lost to that stall
         ("reason_ticks", (N_REASONS,)),
         ("state_slots", (N_CU_STATES,)),  # spent in each state
         "slept_from",  # first slot of its sleep that is not accounted for
         "granted_class",  # of traffic, in whose queue room is promised
         "wanted_by",  # move kernel that it is kept free of GEMM workgroups for; -1: none
         "shares",  # of it that resident workgroups take, of ALL_SHARES
-        "l1_granules",  # of loads of a move kernel that its L1 has room for; 0: it has not been set in this program
-        ("returning", RETURNING, (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
+        "l1_granules",  # outstanding loads of a move kernel that its L1 has room for; 0: not set in this program
+        ("returning", RETURNING, (RETURN_RING,)),  # accesses that return in a slot, by its number modulo the ring
     )  # fmt: skip
 
 
 def move_workgroup_dtype(layout):
-    """A workgroup of a move kernel on its compute unit: its place in the steps, the lines that it has under way."""
+    """A workgroup of a move kernel on its compute unit: its step and its outstanding lines."""
     return record_dtype(
         "number",  # in its kernel
         "step_ready_at", "step",
         "step_line",  # lines of this step issued so far
-        "n_seen", "is_polling",  # operands whose GPUs have posted what the step waits for; asked for the next one
+        "n_seen", "is_polling",  # operands whose GPUs have posted the signal of the step; 1: the next one is polled
         "step_operand", "step_stored", "line_head", "line_tail", ("line_remaining", "i4", (layout.n_collective_lines,)),
         ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
         "outstanding_lines",  # loaded for it and not stored
-        "knows_distance",  # loads from another partition of the L2 take it longer
-        "wide_load_ticks",  # all its loads take it longer
-        "oldest", "oldest_stretch",  # of its wavefronts, and of their lines
-        "sleeps_until",  # tick before which no wavefront has anything to do, unless more comes
+        "knows_distance",  # 1: loads from another partition of the L2 take longer
+        "wide_load_ticks",  # extra latency of all its loads
+        "oldest", "oldest_stretch",  # wavefront, and its lines
+        "sleeps_until",  # tick before which no wavefront can act, unless a load returns
         ("wavefronts", WAVEFRONT, (layout.n_wavefronts,)),
         ("simd_free_at", (MOST_SIMDS,)),  # when a SIMD unit may load the next line
-        "last_reason",  # why it did not go on in the last slot
+        "last_reason",  # stall reason of the last slot
     )  # fmt: skip
 
 
@@ -309,7 +309,7 @@ def tracker_dtype(layout):
         ("entry_remaining", (layout.tracker_entries,)), ("entry_last_at", (layout.tracker_entries,)), "n_entries",
         "peak_entries", "n_allocated", "n_triggered",
         "n_counted",  # stores counted
-        "held_workgroup",  # last workgroup whose dispatch waited for its set
+        "held_workgroup",  # last workgroup whose dispatch stalled for its set
         "dispatch_stalls", "n_fired", ("fired_tile", (layout.tracker_entries,)),
         ("fired_at", (layout.tracker_entries,)),
     )  # fmt: skip
@@ -321,8 +321,8 @@ def dma_dtype():
         "n_ready", "n_taken", "tile_cursor", "granule_cursor", "credit",
         "bytes_per_tick_num", "bytes_per_tick_den",  # rate at which reads are issued
         "read_ahead_granules",
-        "command_ticks",  # from when a command is its turn to its first read
-        "turn_at",  # of the command that is its turn
+        "command_ticks",  # from the issue of a command to its first read
+        "turn_at",  # when the current command was issued
         "reads_in_flight", "n_commands", "n_commands_done",
         # the ledger: see ledger.py
         "last_reason",  # of the last slot that was not NOTHING_LEFT
@@ -342,6 +342,7 @@ def link_port_dtype():
         "scale", "free_at_scaled",
         "buffer_granules",  # capacity of the egress buffer
         "store_head", "store_tail",  # granules taken off the egress buffer, and put into it
+        "ring_start",  # number of the store in the first place of the buffer
         "last_source",
         "dma_head", "dma_tail",
         "n_sent", "n_signals",  # granules and signals handed to the outbox
@@ -376,11 +377,11 @@ def ingress_port_dtype():
 # A kernel that this GPU runs: when, on which compute units, where its work is in the other tables, how far it is.
 OPERATION_TABLE = record_dtype(
     "kind", "state", "priority", "traffic_class",
-    "is_background",  # nothing waits for its end but what needs it
+    "is_background",  # 1: the program may end before it
     "issued_at",  # by the host
     "launch_ticks",  # from then, or from what it waits for, to its start
     "first_wait", "n_waits",  # of WAIT_TABLE
-    "n_untils",  # behind these in WAIT_TABLE: what has to hold before it has ended
+    "n_untils",  # after these in WAIT_TABLE: waits before its end
     "first_post", "n_posts", "n_posted",  # of POST_TABLE: what it posts at its end
     "start_at", "end_at",  # the start is NEVER while it is not known
     "began_at",  # when its first workgroup had a unit
@@ -394,8 +395,8 @@ OPERATION_TABLE = record_dtype(
     "prologue_ticks",  # of a workgroup, behind its launch
     "epilogue_ticks",  # of a tile, from its last multiplication to its first store
     "count_ticks",  # of a tile, from its last acknowledgement to the end of its workgroup
-    "loads_ahead",  # each takes its next tile when it has loaded this one
-    "n_own", "n_shared",  # first tiles of each that nobody else takes, and how many of the rest have been taken
+    "loads_ahead",  # 1: a workgroup takes its next tile when it has loaded this one
+    "n_own", "n_shared",  # first tiles of each workgroup, reserved for it, and how many of the others have been taken
     "n_slots",  # workgroups resident on a compute unit
     "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
     "n_stage_slots",  # workgroups of a stage
@@ -418,7 +419,7 @@ OPERATION_TABLE = record_dtype(
     "n_step_columns",  # channels, each a workgroup; 1: all workgroups share each step
     "slice_overhead_ticks",  # from the last store of a step to the next one
     "startup_ticks",  # of a workgroup, on its compute unit
-    "wake_ticks",  # from the post that a step had to wait for to its start: an engine starts up, a wavefront polls
+    "wake_ticks",  # from the post that a step waits for to its start: an engine starts up, a wavefront polls
     "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup
@@ -472,13 +473,13 @@ def gpu_dtype(layout):
         "n_pending", "n_running",  # not started; started and not over
         "n_awaited",  # of both, those not in the background
         "has_background",
-        "next_start_at",  # of those that wait for nothing but time
-        "has_news",  # a signal has been posted that nobody has looked at
+        "next_start_at",  # of those that wait for time only
+        "has_news",  # 1: a signal has been posted since the command processor read them
         "n_undispatched",  # workgroups of GEMMs, started or not
         "n_gemms_left",  # that have workgroups which have not ended
-        "n_moving",  # workgroups of move kernels that have no compute unit yet, of those that run
-        "runs_gemms",  # a GEMM has started: all compute units act in every slot
-        "stage_operation",  # whose first stage the policies are told of; -1: none
+        "n_moving",  # workgroups of running move kernels that have no compute unit yet
+        "runs_gemms",  # 1: a GEMM has started; all compute units act in every slot
+        "stage_operation",  # whose first stage is recorded for policies; -1: none
         "n_active_slots", "first_active_at",  # slots in which compute units acted, tick of the first of them
         "stage_granules",  # that a stage of the first GEMM stores
         "n_to_send",  # granules that ended workgroups have for other GPUs, and all sent before this program
@@ -500,12 +501,12 @@ def gpu_dtype(layout):
         "n_ports", ("ports", link_port_dtype(), (MOST_PORTS,)),
         ("ingress_port", ingress_port_dtype()), ("wire", WIRE),
         # mirrored mode
-        "hears_at", "quantum_ticks",  # when it hears next what it has sent (NEVER: from others); from then to the next
+        "hears_at", "quantum_ticks",  # when it receives its own messages next (NEVER: those of others); the interval
         "n_travelling", "n_heard",  # of the outbox: messages on the wire; those of them taken in
-        # memory cycle before which nothing can happen in each channel unless a request comes: what every slot looks at
+        # memory cycle until which each channel sleeps unless a request arrives, which every slot reads
         ("channel_sleeps_until", (layout.n_channels,)),
         ("channels", channel_dtype(layout), (layout.n_channels,)),
-        "channels_until",  # memory cycle up to which those that have something to do have run
+        "channels_until",  # memory cycle up to which channels that are awake have run
         "n_waiting_cus",  # queued in front of channels that had no room
         ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
         ("move_workgroups", move_workgroup_dtype(layout), (layout.n_compute_units,)),  # by compute unit
@@ -513,7 +514,7 @@ def gpu_dtype(layout):
     )  # fmt: skip
 
 
-# What an operation waits for, and what it posts at its end.
+# Waits of an operation, and its posts at the end.
 WAIT_TABLE = record_dtype("signal", "at_least")
 POST_TABLE = record_dtype("distance", "signal", "amount")
 
@@ -581,7 +582,7 @@ STEP_TABLE = record_dtype(
     "start_at", "end_at",
 )  # fmt: skip
 
-# What a GPU knows of each GPU behind the same switch, by its distance; unused in a ring.
+# The state that a GPU keeps of each GPU behind the same switch, by its distance; unused in a ring.
 PEER_TABLE = record_dtype(
     "data_head", "data_tail",  # of what it has sent and the ingress port has not served
     "credit_head", "credit_tail",  # of the credits that it has given back and that have not been taken
@@ -590,9 +591,9 @@ PEER_TABLE = record_dtype(
     "n_freed",  # granules of it that have left the ingress buffer since it was last given credits
 )  # fmt: skip
 
-# What the DRAM was told to do, in the order in which each channel issued it.  Entry 0 is the head of the log:
-# ``at`` is the number of commands behind it, ``tag`` how many found no room; ``command`` 1 lets the loop return
-# before there is none, so that somebody can empty it.
+# The log of DRAM commands, in the order in which each channel issued them.  Entry 0 is the head of the log:
+# ``at`` is the number of commands after it, ``tag`` the number that found no room; ``command`` 1 lets the loop return
+# while there is room, so that a reader can empty it.
 COMMAND_LOG = record_dtype(
     "at",  # cycle of the memory clock
     "channel", "command",
@@ -627,9 +628,8 @@ def empty_gpu(layout, used=None):
     channels["free_entry"] = ends + np.arange(2 * entries).reshape(2, entries)
     channels["entries"]["next"][:, :ends] = channels["entries"]["previous"][:, :ends] = np.arange(ends)
     channels["entries"]["key"][:, :ends], channels["entries"]["row"][:, :ends] = FAR, -1
-    gpu.compute_units["granted_channel"] = -1
-    gpu.compute_units["move_operation"] = -1
-    gpu.compute_units["wanted_by"] = -1
+    for name in ("granted_channel", "move_operation", "wanted_by"):
+        gpu.compute_units[name] = -1
     for name in ("workgroup", "kernel", "next_place"):
         gpu.compute_units["slots"][name] = -1
     gpu.stage_operation, gpu.stage_granules = -1, 1

@@ -1,24 +1,22 @@
-"""A kernel that moves data: loads, adds and stores, step by step, as ring collectives do.
+"""A kernel that moves data: loads, adds and stores, step by step, as collectives do.
 
-Models: one workgroup on a compute unit, which loads its operands past the L2, adds them and stores the result to
-another GPU, to its own memory or to both: line by line and in order, at most ``max_lines`` in flight (``move_lines``),
-or by wavefronts that load, wait and store by themselves (``wavefronts``).  A step without operands fills memory.  A
-step starts when what it needs has been received and the workgroup is over the overhead of the one before (fence, flag,
-barrier).
-A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
-runs: its steps are the engine's commands, the overhead is the startup of each, and what its stream takes to look at a
-signal if one stands between them; the limits are the engine's.
-Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
-slower for the first two reasons.  Beside a GEMM, each workgroup takes the first of its compute units on which no
-workgroup of a GEMM runs any more and starts up there; when it ends, GEMMs may use the unit again; see
-``workgroup_dispatcher``.
-A step that waits for a signal of the GPUs of its operands asks one after the other for its value, and again when the
-answer is too small.
-A kernel that *shares units* runs beside the workgroups of GEMMs, as warps of theirs do: its workgroups take any compute
-unit that no other move kernel is on, and take turns with those of the GEMM in being the first in a slot, which leaves
-the others what is left of the path to the L2.  Lines in flight have a limit for each: each has registers and shared
-memory of its own to hold them.
-Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue); the
+Models: each workgroup runs on a compute unit.  It loads its operands bypassing the L2, adds them and stores the result
+to another GPU, to local memory or to both: line by line and in order, with at most ``max_lines`` outstanding
+(``move_lines``), or with independent wavefronts (``wavefronts``).  A step without operands fills memory.  A step starts
+when the signal that it waits for has been posted and the overhead of the previous step is over (fence, flag, barrier).
+A *copy engine* is a unit like a compute unit, listed after them, on which only a move kernel of one workgroup runs.
+Its steps are the engine's commands; the overhead is the startup of each, and the time of its stream to see a signal if
+one stands between them; the limits are the engine's.
+Rates are outcomes: outstanding lines over latency, the path to the L2, controllers, the link.  A collective on few
+compute units is slower for the first two reasons.  While GEMMs run, each workgroup takes the first of its compute units
+without a resident GEMM workgroup and starts up there; when it ends, GEMMs may use the unit again
+(``workgroup_dispatcher``).
+A step that waits for a signal of the GPUs of its operands polls one GPU after the other, and again if the value is too
+small.
+A kernel that *shares units* runs on compute units concurrently with GEMM workgroups, as warps of the same kernel do:
+its workgroups take any compute unit without another move kernel.  In alternate slots it or the GEMM acts first; the
+second has the rest of the path to the L2.  Outstanding lines are limited for each, which has its own registers and LDS.
+Leaves out: instructions; the time of flags (a receipt is known when the store enters the DRAM queue); the
 limited size of receive buffers (identical GPUs never get so far ahead of each other).
 Pinned by tests/kernel/test_move_kernel.py, tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
 """
@@ -44,9 +42,9 @@ def row_of(moves, part):
 
 @kernel
 def may_start(gpu, moves, cu_index, step, outbox, now):
-    """Return whether what a step waits for has been posted, on this GPU or on those of its operands.
+    """Return whether the signal that a step waits for has been posted, on this GPU or on those of its operands.
 
-    Of another GPU it has to be asked: the next question follows an answer, so there is one under way at a time.
+    Another GPU is polled by a message; the next poll follows an answer, so one is outstanding at a time.
     """
     if step.wait_where == 0 or step.wait_signal < 0:
         return is_posted(gpu, step)
@@ -68,7 +66,7 @@ def may_start(gpu, moves, cu_index, step, outbox, now):
 
 @kernel
 def note_polled(gpu, steps, cu_index, value):
-    """A GPU has answered what the value of a signal is that the step on a compute unit waits for."""
+    """Take the answer to a poll: the *value* of the signal that the step on a compute unit waits for."""
     part = gpu.move_workgroups[cu_index]
     moves = gpu.operations[gpu.compute_units[cu_index].move_operation]
     part.is_polling = 0
@@ -77,7 +75,7 @@ def note_polled(gpu, steps, cu_index, value):
 
 @kernel
 def reason_in_step(cu):
-    """Return what keeps a compute unit from the end of its step: no room, or operands that are under way."""
+    """Return the stall reason of a step that has not ended: no room, or outstanding operands."""
     if cu.refused_by != codes.WORKING:
         return cu.refused_by
     return codes.FOR_DRAM_QUEUE if cu.is_waiting else codes.FOR_DRAM
@@ -101,7 +99,7 @@ def dispatch_moves(gpu, now):
 
 @kernel
 def runs_gemm(gpu):
-    """Return whether workgroups of a GEMM are on compute units, or will be next."""
+    """Return whether a GEMM runs."""
     for place in range(gpu.n_running):
         if gpu.operations[gpu.running[place]].kind == codes.GEMM:
             return True
@@ -110,7 +108,7 @@ def runs_gemm(gpu):
 
 @kernel
 def begin_workgroup(gpu, operation, cu_index, now):
-    """The next workgroup of a move kernel takes a compute unit, and starts up there."""
+    """Start the next workgroup of a move kernel on a compute unit."""
     moves = gpu.operations[operation]
     cu = gpu.compute_units[cu_index]
     wake_unit(gpu, cu)
@@ -142,7 +140,7 @@ def begin_workgroup(gpu, operation, cu_index, now):
 
 @kernel
 def want_no_more(gpu, operation):
-    """No compute unit is kept free for a move kernel any more."""
+    """Release the compute units that were kept free for a move kernel."""
     gpu.operations[operation].n_wanted = 0
     for cu_index in range(gpu.n_compute_units):
         if gpu.compute_units[cu_index].wanted_by == operation:
@@ -151,7 +149,7 @@ def want_no_more(gpu, operation):
 
 @kernel
 def end_move_workgroup(gpu, moves, cu_index, now):
-    """A workgroup of a move kernel has made its last step: its compute unit is free."""
+    """End a workgroup of a move kernel after its last step, and free its compute unit."""
     cu = gpu.compute_units[cu_index]
     cu.move_operation = -1
     if cu.is_taken:  # else what is outstanding are stores of GEMMs

@@ -1,15 +1,14 @@
 """The lines of a step of a move kernel: which they are, how one is loaded, how one is stored.
 
-Models: the lines of a step are dealt to the workgroups in turn, or belong to one of them if each is a channel of its
-own; loads go past the tags of the L2, which may have what was stored lately (decision 49), and need room in the L1, of
-which a kernel that comes while GEMMs run has what their LDS leaves (decision 38); wavefronts' loads are wide and take
-longer (decision 42); a line goes to another GPU, to the own memory or to both.
-An operand on another GPU is asked for line by line, one message each, which waits in the port like a store; what has
-been read there comes back over the link (``mailbox``).  A sum over all GPUs that the switch makes is asked for in the
-same way, with one message to all of them, as long as the table of the switch has a place for it.
-Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
-share of the path to the L2.
-Leaves out: reads of what GEMMs have stored through the L2, and that is still there (the paper charges them to DRAM).
+Models: the lines of a step are dealt to the workgroups round-robin, or belong to one workgroup if each is a channel of
+the collective.  Loads bypass the L2 tags; recently stored data may hit in the L2 (decision 49).  They need room in the
+L1; a kernel that starts while GEMMs run has the part that their LDS leaves (decision 38).  Loads of wavefronts are wide
+and take longer (decision 42).  A line is stored to another GPU, to local memory or to both.
+An operand on another GPU is requested line by line, with one message each that waits in the egress port like a store;
+its data come back over the link (``mailbox``).  A sum over all GPUs, made by the switch, is requested in the same way,
+with one message to all GPUs, if the table of the switch has a free place.
+Flags inside the data add to the bytes on the link and in receive buffers, and to the use of the path to the L2.
+Leaves out: hits on data that GEMMs have stored through the L2 (the paper charges them to DRAM).
 Pinned by tests/kernel/test_move_kernel.py and tests/kernel/test_retention.py.
 """
 
@@ -23,7 +22,7 @@ from t3sim.gpu.units.ledger import note_refused
 from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, port_of
 from t3sim.gpu.units.signals import store_tag
 
-# What a line takes of the path, if it cannot go: the port has no room, others may go on; the memory has none.
+# In place of the cost of a line: the port has no room, and other loads may issue; the memory has no room.
 NO_ROOM_IN_PORT, NO_ROOM_IN_MEMORY = -1, -2
 
 
@@ -35,7 +34,7 @@ def row_of(moves, part):
 
 @kernel
 def lines_of(moves, part, n_lines):
-    """Return how many lines of a step of *n_lines* fall to a workgroup."""
+    """Return how many of the *n_lines* lines of a step a workgroup has."""
     if moves.n_step_columns > 1:
         return n_lines
     return (n_lines - part.number + moves.n_workgroups - 1) // moves.n_workgroups
@@ -43,7 +42,7 @@ def lines_of(moves, part, n_lines):
 
 @kernel
 def line_of(moves, part, number):
-    """Return the *number*-th line of a step that falls to a workgroup."""
+    """Return the *number*-th line of a step that a workgroup has."""
     if moves.n_step_columns > 1:
         return number
     return part.number + number * moves.n_workgroups
@@ -75,7 +74,7 @@ def source_of(moves, step, operand):
 
 @kernel
 def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, credit, at):
-    """Ask for *line* of an operand, on behalf of *entry*; return what that takes of the path, or what has no room."""
+    """Load *line* of an operand for *entry*; return its ticks of the path to the L2, or NO_ROOM_IN_PORT or _MEMORY."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     n_data = n_granules = granules_of_line(gpu, step, line)
@@ -124,13 +123,13 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
 
 @kernel
 def has_room_in_l1(gpu, cu):
-    """Return whether one more line may be under way to a compute unit."""
+    """Return whether the L1 of a compute unit has room for one more outstanding line."""
     return cu.is_taken == 0 or cu.outstanding_granules + gpu.l2.granules_per_line <= cu.l1_granules
 
 
 @kernel
 def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
-    """Store *line* where the step sends it; return what that takes of the path, or what has no room.
+    """Store *line* where the step sends it; return its ticks of the path to the L2, or NO_ROOM_IN_PORT or _MEMORY.
 
     The link's latency includes the way to the port.
     """
@@ -168,10 +167,10 @@ def store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at):
 
 @kernel
 def return_collective_read(gpu, channel_id, tag, done_at):
-    """A channel, or the L2 in front of it, has read a granule of an operand, which goes back to its compute unit.
+    """Return a granule of an operand from a channel, or from the L2 in front of it, to its compute unit.
 
-    To kernels that go on line by line the way is equally long from all channels: what they have in flight stands for
-    all that they wait for.
+    For kernels that proceed line by line all channels are equally far: their limit of outstanding lines covers
+    all latencies.
     """
     cu_index = tag // len(gpu.move_workgroups[0].line_index)
     crossing = gpu.move_workgroups[cu_index].knows_distance * crossing_ticks(gpu, cu_index, channel_id)
@@ -180,7 +179,7 @@ def return_collective_read(gpu, channel_id, tag, done_at):
 
 @kernel
 def deliver_collective_read(gpu, tag, ready_at):
-    """A granule of an operand comes back, to the line or the wavefront that it was asked for by."""
+    """Deliver a granule of an operand to the line or the wavefront that loads it."""
     capacity = len(gpu.move_workgroups[0].line_index)
     part = gpu.move_workgroups[tag // capacity]
     entry = tag % capacity
@@ -194,13 +193,13 @@ def deliver_collective_read(gpu, tag, ready_at):
 
 @kernel
 def has_come(part, entry, slot_end):
-    """Return whether all that was asked for on behalf of *entry* is there before the end of the slot."""
+    """Return whether all loads of *entry* have returned before the end of the slot."""
     return part.line_remaining[entry] == 0 and part.line_ready_at[entry] < slot_end
 
 
 @kernel
 def load_line_by_line(gpu, moves, cu_index, step, store_queue, credit, slot_end):
-    """Load operand lines of this step while the issue path and the limit in flight allow; return what is left of it."""
+    """Load operand lines of this step while credit and the outstanding lines allow; return the credit left."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     n_lines = lines_of(moves, part, step.n_lines)
@@ -234,7 +233,7 @@ def load_line_by_line(gpu, moves, cu_index, step, store_queue, credit, slot_end)
 
 @kernel
 def store_in_order(gpu, moves, cu_index, step, store_queue, credit, slot_end):
-    """Store lines that have come, in order; return what is left of the issue path."""
+    """Store lines whose operands have returned, in order; return the credit left."""
     part = gpu.move_workgroups[cu_index]
     capacity = len(part.line_index)
     while part.line_head < part.line_tail and credit > 0:

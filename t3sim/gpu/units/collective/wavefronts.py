@@ -1,15 +1,15 @@
-"""The wavefronts of a workgroup of a move kernel: each loads lines, waits until they have come, and stores them.
+"""The wavefronts of a workgroup of a move kernel: each loads lines, waits for their data, and stores them.
 
-Models: each wavefront has lines of its own of a step, as many together as its registers hold (``wavefront_lines``), and
-goes on by itself: one that waits for a bank that is being refreshed keeps nobody else up.  It loads anew when it has
-stored.  Where it adds up, it waits ``sum_rounds`` times: the first operand is loaded with a part of the others, the
-next part of these when that has come (decision 39); with the last part under way it stores what is complete.
-In a batch of steps, equally long, each wavefront takes lines of one of them: the rows of tokens that go to different
-GPUs are copied concurrently, a warp each.
-Wavefronts share the path to the L2, the oldest first: in turn they would all load at one time and all store at
-another.  Loads of those of one SIMD unit follow each other at its part of the rate (decision 40).
-Leaves out: the time of other instructions; that a load keeps its line of the L1 while it waits for the path; that
-stores have lines of the L1, too, until they are acknowledged (DEVIATIONS, H1).
+Models: each wavefront has its own lines of a step, as many at a time as its registers hold (``wavefront_lines``), and
+proceeds independently: one that waits for a bank in refresh delays no other.  It loads again after it has stored.  A
+wavefront that adds waits ``sum_rounds`` times: the first operand is loaded with a part of the others, the next part of
+these when that has returned (decision 39); while the last part is outstanding, it stores complete lines.
+In a batch of steps of equal length, each wavefront takes lines of one of them: rows of tokens for different GPUs are
+copied concurrently, a warp each.
+The oldest wavefront has priority on the path to the L2: with round-robin they would all load at one time and all store
+at another.  Loads of the wavefronts of one SIMD unit follow each other at its share of the rate (decision 40).
+Leaves out: the time of other instructions; that a load occupies its line of the L1 while it waits for the path; that
+stores occupy lines of the L1, too, until they are acknowledged (DEVIATIONS, H1).
 Pinned by tests/kernel/test_move_kernel.py and tests/validation/test_sums.py.
 """
 
@@ -25,7 +25,7 @@ from t3sim.gpu.units.collective.move_lines import (
     store_line_of,
 )
 
-# What a wavefront does that neither loads nor stores: it waits for operands, or is done; it may load in a later slot.
+# In place of the cost of a line: the wavefront waits for operands or is done; it may load in a later slot.
 WAITS, MAY_LOAD_LATER = -3, -4
 
 
@@ -55,7 +55,7 @@ def end_of_round(moves, step, n_lines, n_loaded):
 
 @kernel
 def go_on_by_wavefronts(gpu, moves, cu_index, steps, row, store_queue, credit, slot_end):
-    """Let wavefronts load and store for a slot, the oldest first; return what is left of the path."""
+    """Let wavefronts load and store for a slot, the oldest first; return the credit left."""
     part = gpu.move_workgroups[cu_index]
     if part.sleeps_until >= slot_end:
         return credit
@@ -86,7 +86,7 @@ def go_on_by_wavefronts(gpu, moves, cu_index, steps, row, store_queue, credit, s
 
 @kernel
 def act(gpu, moves, cu_index, steps, row, n_lines, number, store_queue, credit, slot_end):
-    """Load or store a line of a wavefront; return what that takes of the path, negative if it does nothing."""
+    """Load or store a line of a wavefront; return its ticks of the path to the L2, negative if it does nothing."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     one = part.wavefronts[number]

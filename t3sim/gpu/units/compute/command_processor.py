@@ -1,12 +1,11 @@
-"""The command processor: starts the operations of the GPU's streams and notices their ends.
+"""The command processor: starts the operations of the streams of a program and detects their ends.
 
 Models: an operation starts ``launch_ticks`` after all signals that it waits for have been posted and the host has
-issued it; its end posts signals, and may have to wait for others (``until``).  The order of a stream is such a signal
+issued it; its end posts signals, and may have to wait for others (``until``).  Streams are ordered by such a signal
 from each operation to the next.
-Operations that run take their turn by priority, then in the order of their starts.
-A GEMM ends when its last workgroup has, on GPUs that write dirty lines back at the end of a kernel when they are
-written back, and when all its tiles that the tracker counts are complete and what the DMA engine sends of them has
-left.
+Running operations are served by priority, then in the order of their starts.
+A GEMM ends when its last workgroup has ended; on GPUs that write dirty lines back at the end of a kernel, when they are
+written back; and when all its tracked tiles are complete and the DMA engine has sent them.
 Leaves out: the number of hardware queues.
 Pinned by tests/kernel/test_command_processor.py.
 """
@@ -30,7 +29,7 @@ def are_posted(gpu, waits, first, n):
 
 @kernel
 def note_ready(gpu, waits, now):
-    """Signals have been posted since somebody last looked: which operations have all that they wait for?"""
+    """Set the start of the operations whose signals have all been posted."""
     gpu.has_news = 0
     for index in range(gpu.n_operations):
         operation = gpu.operations[index]
@@ -60,7 +59,7 @@ def start_operations(gpu, now):
 
 @kernel
 def start(gpu, index):
-    """Put an operation among those that run: behind all of its priority or a higher one."""
+    """Insert an operation into those that run, after all of its priority or a higher one."""
     operation = gpu.operations[index]
     operation.state = RUNNING
     place = gpu.n_running
@@ -81,7 +80,7 @@ def start(gpu, index):
 
 @kernel
 def end_operations(gpu, waits, posts, store_queue, now):
-    """Post the signals of operations that have come to their end, and forget them."""
+    """Post the signals of operations that have ended, and remove them from those that run."""
     n_left = 0
     for place in range(gpu.n_running):
         operation = gpu.operations[gpu.running[place]]
@@ -106,7 +105,7 @@ def has_left(gpu, operation, store_queue):
 
 @kernel
 def has_ended(gpu, operation):
-    """Return whether nothing of an operation is left: of a GEMM no dirty line, no tile to come, no block to send."""
+    """Return whether an operation has ended; of a GEMM, with its dirty lines, tracked tiles and DMA blocks."""
     if operation.n_finished < operation.n_workgroups:
         return False
     if operation.kind != GEMM:
@@ -130,9 +129,9 @@ def has_ended(gpu, operation):
 
 @kernel
 def post_all(gpu, operation, posts, store_queue, now):
-    """Post the signals of an operation that is over, as the link port takes them; return whether all are posted.
+    """Post the signals of an operation that has ended, as the link port has room; return whether all are posted.
 
-    To other GPUs they go behind all that it has stored there.
+    Signals to other GPUs follow all its stores there.
     """
     while operation.n_posted < operation.n_posts:
         entry = posts[operation.first_post + operation.n_posted]

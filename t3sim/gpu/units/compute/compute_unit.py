@@ -1,16 +1,15 @@
 """A compute unit running GEMM workgroups: operand slices, matrix pipe, epilogue stores.
 
 Models: resident workgroups share the matrix rate equally; operands are staged in slices of k with a prefetch depth;
-loads and stores share a path to the L2, of a bounded width for each, and are issued in order; a bounded number of loads
-and of stores may be in flight until they are back;
-the epilogue takes a fixed time, the unit's and its kernel's, then stores the finished tile in one burst; a workgroup
-ends when its stores are acknowledged, and a fixed time later if its kernel counts its tile.
-A CU that meets a full controller queues for it, first come first served, and issues nothing else.
-Of what two workgroups of a cluster both need each loads half, and it comes to both (decision 43).
-A ragged tile takes the matrix time of a full one: kernels mask, and skipping the wavefronts outside
-the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).
+loads and stores share a path to the L2, each with its own width, and issue in order; the numbers of outstanding loads
+and stores are bounded; the epilogue of a kernel takes a fixed time, then the finished tile is stored in one burst; a
+workgroup ends when its stores are acknowledged, and a fixed time later if its kernel counts its tile.
+A compute unit that finds a controller full queues for it, first come first served, and issues nothing else.
+The two workgroups of a cluster each load half of the operands that both need; both receive them (decision 43).
+A ragged tile takes the matrix time of a full one: kernels mask.  Skipping the wavefronts outside the output made slots
+drift ten times as far apart as on hardware (0.21 against 0.02).
 Events have the granularity of an issue slot; work and credit carry over exactly.
-Leaves out: that a workgroup of a cluster waits for what the other one loads: each has it when it has its own;
+Leaves out: that a workgroup of a cluster waits for the loads of the other one: it has them with its own;
 instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``).
 Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 """
@@ -83,7 +82,7 @@ def return_promise(gpu, cu):
 
 @kernel
 def reserved_by_others(gpu, cu, channel_id, traffic_class):
-    """Return entries of a stream queue that *cu* must leave free: promises to others, everything while others wait."""
+    """Return the entries of a stream queue that *cu* must leave free: those promised to others; all if others wait."""
     channel = gpu.channels[channel_id]
     if cu.granted_channel == channel_id and cu.granted_class == traffic_class:
         return channel.n_reserved[traffic_class] - 2 * gpu.l2.granules_per_line
@@ -110,9 +109,9 @@ def buffer_of(slot, slice_index):
 
 @kernel
 def operand_line(gemm, entry, load_line_index, slice_index):
-    """Return the line that holds row *load_line_index* of A, or of B behind it.
+    """Return the line that holds row *load_line_index* of the operands: rows of A, then columns of B.
 
-    OUTSIDE the ragged tile; OF_THE_OTHER: the other workgroup of its cluster loads it for both.
+    OUTSIDE: beyond a ragged tile; OF_THE_OTHER: the other workgroup of its cluster loads it for both.
     """
     if load_line_index < gemm.tile_rows:
         if load_line_index < entry.row_from or load_line_index >= entry.row_until:
@@ -126,7 +125,7 @@ def operand_line(gemm, entry, load_line_index, slice_index):
 
 @kernel
 def loaded_workgroup(gemm, workgroups, slot):
-    """Return the workgroup of the slice that is loaded next: the one that has the slot, or its next tile's."""
+    """Return the workgroup whose slice is loaded next: the one in the slot, or that of its next tile."""
     if slot.load_slice < slot.n_slices:
         return slot.workgroup
     return workgroups[gemm.first_workgroup + slot.next_place].order
@@ -142,7 +141,7 @@ def begins_unposted(gpu, gemm, workgroups, tiles, slot):
 
 @kernel
 def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, tiles, credit, kept, slot_end):
-    """Load operand lines ahead of the matrix pipe, until *kept* of the credit is left; return what is."""
+    """Load operand lines ahead of the matrix pipe while more than *kept* of the credit is left; return the credit."""
     traffic_class, n_lines = gemm.traffic_class, gemm.tile_rows + gemm.tile_columns
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
@@ -159,7 +158,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, tiles, credit, kept
                 return credit
             line = operand_line(gemm, entry, slot.load_line, slice_index)
             if line == OF_THE_OTHER:
-                credit -= gpu.line_issue_ticks  # it comes here as well
+                credit -= gpu.line_issue_ticks  # it is received here as well
             elif line >= 0:
                 channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
                 reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
@@ -193,7 +192,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, tiles, credit, kept
 
 @kernel
 def multiply(gpu, gemm, slot, entry, share, now):
-    """Progress of the last slot: *share* of the matrix rate; a finished slice frees its buffer."""
+    """Multiply for a slot with *share* of the matrix rate; a finished slice frees its buffer."""
     slot.work_left -= share
     if slot.work_left > 0:
         return
@@ -230,7 +229,7 @@ def part_with(tiles, first, row):
 
 @kernel
 def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, kept, slot_end):
-    """Store the finished tile line by line, parts along their routes, until *kept* of the credit is left; return it."""
+    """Store the finished tile line by line while more than *kept* of the credit is left; return the credit."""
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
     granules_per_line = gpu.l2.granules_per_line
@@ -271,9 +270,9 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
 
 @kernel
 def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at):
-    """Store consecutive granules of one line along its route; return what they have to wait for, WORKING: nothing.
+    """Store consecutive granules of one line along its route; return the stall reason, WORKING if they were issued.
 
-    Past the L2 the memory acknowledges them, or the L2 if the memory holds writes back.
+    Stores that bypass the L2 are acknowledged by the memory, or by the L2 if the memory holds writes back.
     """
     route, traffic_class = tiles[tile].route, gemm.traffic_class
     cu = gpu.compute_units[cu_index]
@@ -295,7 +294,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
             return codes.FOR_DRAM
         if not finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
             return codes.FOR_DRAM_QUEUE
-        # A row that does not start with a line may go on in another channel.
+        # A row that does not start with a line may continue in another channel.
         last_id = channel_of(gpu, address + n_granules - 1)
         if last_id != channel_id and not finds_room(gpu, cu_index, last_id, traffic_class, n_granules):
             return codes.FOR_DRAM_QUEUE
@@ -314,7 +313,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         return codes.WORKING
     if not has_buffer_room(gpu.ports[port_of(gpu, tiles[tile].distance)], n_granules):
         return codes.FOR_LINK
-    # The link's latency includes the way from the CU to the port.
+    # The link's latency includes that from the compute unit to the port.
     kind = codes.INCOMING_UPDATE if route == codes.ROUTE_REMOTE_UPDATE else codes.INCOMING_WRITE
     to = tiles[tile]
     there = granule_there(tiles, tile, first)
@@ -349,7 +348,7 @@ def has_stored_all(gpu, gemm, slot, now):
 def issue_credit(gpu, cu):
     """Return the ticks of this slot in which the path of a compute unit to the L2 can take an access.
 
-    An access that starts in one slot may end in the next: what it overdraws is paid there.
+    An access that starts in one slot may end in the next, which has less credit by what it overdraws.
     """
     credit = gpu.slot_ticks + cu.issue_debt
     cu.issue_debt = min(credit, 0)
@@ -358,7 +357,7 @@ def issue_credit(gpu, cu):
 
 @kernel
 def hand_path_on(gpu, cu, credit):
-    """Leave *credit*, what is left of a slot of the path to the L2, to what acts next on the compute unit."""
+    """Leave *credit*, the rest of a slot of the path to the L2, to the kernel that acts next on the compute unit."""
     cu.issue_debt += credit - gpu.slot_ticks
 
 
@@ -373,7 +372,7 @@ def has_workgroups(gpu, cu):
 
 @kernel
 def reason_without_operands(gpu, gemm, tiles, cu, slot, entry):
-    """Return what a workgroup waits for that cannot multiply its next slice."""
+    """Return the stall reason of a workgroup that cannot multiply its next slice."""
     if slot.load_slice == 0 and not may_begin(gpu, tiles, entry.first_tile):
         return codes.FOR_DEPENDENCY
     buffer = buffer_of(slot, slot.multiply_slice)
@@ -395,7 +394,7 @@ def is_in_epilogue(slot, now):
 
 @kernel
 def reason_not_stored(cu, slot, now):
-    """Return what keeps a workgroup from the end of its stores."""
+    """Return the stall reason of a workgroup that has stores left."""
     if is_in_epilogue(slot, now):
         return codes.WORKING
     if cu.refused_by != codes.WORKING:
@@ -407,7 +406,7 @@ def reason_not_stored(cu, slot, now):
 
 @kernel
 def note_without_multiplying(gpu, workgroups, tiles, cu, state, credit, now):
-    """Account for a slot in which none of the workgroups of a compute unit multiplies: the first that waits decides."""
+    """Account for a slot without a multiplying workgroup, under the stall reason of the first workgroup that waits."""
     if state == codes.WAIT_LAUNCH:
         note_slot(gpu, cu, codes.FOR_CU_SLOT)
         return
@@ -426,13 +425,13 @@ def note_without_multiplying(gpu, workgroups, tiles, cu, state, credit, now):
         if slot.multiply_slice < slot.n_slices:
             note_slot(gpu, cu, reason_without_operands(gpu, gemm, tiles, cu, slot, entry))
             return
-    # The last of them has ended in this slot; the next one comes in the following slot.
+    # The last workgroup has ended in this slot; the next one is dispatched in the following slot.
     note_issue(gpu, cu, codes.FOR_CU_SLOT if gpu.n_undispatched > 0 else codes.NOTHING_LEFT, credit)
 
 
 @kernel
 def end_workgroup(gpu, gemm, cu, tiles, slot, entry, now):
-    """A workgroup of a GEMM has stored its tile: its place is free."""
+    """End a workgroup of a GEMM that has stored its tile, and free its slot."""
     entry.end_at = now
     entry.sent_mark = gpu.ports[port_of(gpu, tiles[entry.first_tile].distance)].store_tail
     slot.workgroup = -1
@@ -457,7 +456,7 @@ def state_of(gemm, slot):
 def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, now):
     """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state.
 
-    *hands_on*: a move kernel beside them acts next, and has what is left of the path to the L2.
+    *hands_on*: a concurrent move kernel acts next, with the rest of the path to the L2.
     """
     cu = gpu.compute_units[cu_index]
     wake_unit(gpu, cu)
@@ -471,8 +470,8 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
     state = codes.IDLE
     first_turn, n_turns, kept = gpu.slot_index, gpu.n_slots, 0
     if cu.granted_channel >= 0:
-        # The access that was refused comes first and alone, its workgroup goes on behind the others: one of these may
-        # want another channel and lose the promise there, and they may load the same lines.
+        # The access that was refused issues first and alone, then the other workgroups, then the rest of this one:
+        # otherwise one of them could stall at another channel and lose the promise, and they may load the same lines.
         first_turn, n_turns, kept = cu.asking_slot, gpu.n_slots + 1, max(credit - 1, 0)
     for turn in range(n_turns):
         slot_index = (turn + first_turn) % gpu.n_slots if gpu.n_slots > 1 else 0

@@ -1,8 +1,8 @@
-"""The sleep of a compute unit: it has nothing to do but to multiply until the first of its slices ends.
+"""The sleep of a compute unit: it only multiplies until the first of its slices ends.
 
-All workgroups on it multiply and have loaded what they may, so nothing changes but what is left of their slices, and
-what comes back of the next ones.  It is brought up to date when it wakes, and whenever somebody looks; that it slept
-can be seen nowhere else.  More than half of the time of units in a GEMM that is bound by their matrix rate is such.
+All its workgroups multiply and have loaded all that they may, so only the remaining work of their slices changes, and
+the loads that return.  Its state is brought up to date when it wakes, and before it is read from outside; no result
+shows that it slept.  More than half of the slots of a GEMM that is bound by the matrix rate are such.
 Pinned by tests/kernel/test_compute_unit.py (waking it in any slot gives the same bits).
 """
 
@@ -27,7 +27,7 @@ def may_load(gemm, slot):
 
 @kernel
 def loads_until(gemm, slot):
-    """Return the slice before which a workgroup may load now: of its tile, and behind it of the one it has taken."""
+    """Return the slice before which a workgroup may load now; slices of its next tile follow those of its tile."""
     return min(slot.n_to_load, slot.multiply_slice + gemm.n_buffers)
 
 
@@ -48,7 +48,7 @@ def sleep_while_multiplying(gpu, workgroups, cu):
         least_work = min(least_work, slot.work_left)
     share = multiplying_share(gpu, n_multiplying)
     if share == 0:
-        return  # a fault in the record: it stands still, awake
+        return  # a fault in the record: it makes no progress
     n_slots = min((least_work + share - 1) // share, LONGEST_SLEEP)
     if n_slots > 1:
         cu.slept_from = gpu.slot_index + 1
@@ -57,7 +57,7 @@ def sleep_while_multiplying(gpu, workgroups, cu):
 
 @kernel
 def catch_up_unit(gpu, cu):
-    """Let the slots before this one pass in which a compute unit has slept."""
+    """Account for the slots before this one in which a compute unit has slept."""
     n_slots = gpu.slot_index - cu.slept_from
     n_multiplying = 0
     for slot_index in range(gpu.n_slots):
@@ -75,7 +75,7 @@ def catch_up_unit(gpu, cu):
 
 @kernel
 def wake_unit(gpu, cu):
-    """End the sleep of a compute unit, if it sleeps: something changes on it in this slot."""
+    """End the sleep of a compute unit, if it sleeps."""
     if cu.sleeps_until > 0:
         catch_up_unit(gpu, cu)
         cu.sleeps_until = cu.slept_from = 0
@@ -83,7 +83,7 @@ def wake_unit(gpu, cu):
 
 @kernel
 def catch_up_units(gpu):
-    """Bring every compute unit up to the end of the last slot, for whoever looks at them from outside."""
+    """Bring every compute unit up to the end of the last slot, before it is read from outside."""
     for cu_index in range(gpu.n_compute_units):
         if gpu.compute_units[cu_index].sleeps_until > 0:
             catch_up_unit(gpu, gpu.compute_units[cu_index])

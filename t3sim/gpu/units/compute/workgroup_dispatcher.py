@@ -1,18 +1,18 @@
-"""The workgroup dispatcher: gives the next workgroup of the kernel to a freed slot.
+"""The workgroup dispatcher: gives the next workgroup of a kernel to a freed slot.
 
-Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index
-after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
-A compute unit that a move kernel has for itself takes none.  While workgroups of that wait, as many compute units take
-no other GEMM workgroup when one of theirs ends.  The workgroups of a persistent kernel are launched once, take
-tile after tile, and give up their compute units when it has none left.  The first tiles of each are its own: those of
-one that finds no compute unit wait until another has given up its; the rest goes to whoever is done (decision 41), or
-has loaded its tile, if the kernel loads ahead (decision 43).  Workgroups of several GEMMs share a compute unit as far
-as what they take of it allows.
-No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
-its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
+Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index after the other), with a
+launch latency; a GEMM stage is therefore a statistical notion.
+A compute unit that a move kernel occupies exclusively takes no GEMM workgroup.  While workgroups of a move kernel wait,
+as many compute units are kept free for them when their GEMM workgroups end.
+The workgroups of a persistent kernel are launched once, take tile after tile, and free their compute units when no tile
+is left.  The first tiles of each are reserved for it; those of a workgroup without a compute unit wait until another
+one frees its unit (decision 41).  The other tiles go to the workgroup that ends its tile first, or has loaded it if the
+kernel loads ahead (decision 43).  Workgroups of several GEMMs share a compute unit as far as their shares of it allow.
+No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds its place in
+the tracker, here or at the neighbour; ``tracker`` explains why that is never a deadlock.
 Staggering is the start of the order (T3 section 4.4).
-Leaves out: that the workgroups of a cluster start together; a persistent GEMM whose tiles the tracker holds
-back takes them in order, whoever is done, and none ahead.
+Leaves out: that the workgroups of a cluster start together.  A persistent GEMM whose dispatch the tracker limits takes
+its tiles in order, none ahead.
 Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
 
@@ -26,7 +26,7 @@ from t3sim.gpu.units.link.link_port import port_of
 
 @kernel
 def dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now):
-    """Fill free slots while workgroups of the GEMMs that run are left, in the order in which these take their turn."""
+    """Fill free slots with workgroups of the GEMMs that run, in the order of these."""
     before = gpu.n_undispatched
     stopped_by = codes.FOR_DEPENDENCY if before > 0 else codes.NOTHING_LEFT  # what is left has not started
     for place in range(gpu.n_running):
@@ -50,7 +50,7 @@ def tile_after(gemm, slot):
 
 @kernel
 def take_tile(gemm, slot, place):
-    """Let no other workgroup take the tile at *place*."""
+    """Assign the tile at *place* to the workgroup in *slot*."""
     if place < gemm.n_resident:
         slot.member, slot.n_taken = place, 1
         gemm.n_begun += 1
@@ -72,7 +72,7 @@ def take_tile_ahead(gemm, workgroups, slot):
 
 @kernel
 def is_kept(gpu, slot):
-    """Return whether a workgroup of a persistent kernel that is done with a tile keeps its slot for another one."""
+    """Return whether a persistent workgroup that has ended a tile keeps its slot for another one."""
     if slot.workgroup >= 0 or slot.kernel < 0:
         return False
     gemm = gpu.operations[slot.kernel]
@@ -145,8 +145,8 @@ def wanting_moves(gpu, cu_index):
 def is_released(gpu, gemm, workgroups, tiles, dma_commands, index):
     """Return whether a dispatched workgroup needs no place in a tracker any more.
 
-    Stored remotely: its stores are on the wire.  Kept here: its tiles have triggered and their blocks wait for
-    the DMA engine.  So all it sends goes before anything a workgroup sends that is dispatched from now on.
+    A tile stored remotely: its stores are on the wire.  A local tile: it has triggered and its blocks wait for the DMA
+    engine.  So all its data leave before those of any workgroup that is dispatched from now on.
     """
     entry = workgroups[index]
     route = tiles[entry.first_tile].route

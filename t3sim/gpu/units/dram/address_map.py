@@ -1,7 +1,7 @@
-"""Where a byte lives: channel, bank group, bank, row and column of a granule.
+"""The address map: channel, bank group, bank, row and column of a granule.
 
 A *granule* is one DRAM access (32 or 64 bytes).  Consecutive ``interleave`` bytes stay in one bank of one channel, so
-an L2 line opens one row; the next ones go to another channel (a hash of the address) and, inside a channel, to another
+an L2 line opens one row; the next ones are in another channel (a hash of the address) and, inside a channel, in another
 bank group first.  The bank is XORed with the row so that power-of-two strides spread.  A bijection.
 Pinned by tests/kernel/test_address_map.py.
 """

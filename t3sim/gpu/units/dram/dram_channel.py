@@ -1,13 +1,14 @@
 """One HBM channel: bank state, command timing, first-ready first-come-first-served.
 
 Models: one column and one row command bus, banks in bank groups, row state, tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and
-long, RRD short and long, tFAW, read and write turn-around, refresh of all banks or of one after the other (decision
-40), near-memory updates.  The oldest row hit that may issue goes first; a row is closed only when no queued request
-hits it, or for a refresh.  What waits for each bank has a key (``dram_queue``), so a choice is a minimum over the banks
-and time jumps to the next moment at which a choice can change.  Times of banks have 32 bits and are counted anew when
-those are used up (decision 2).  Of split queues, that of writes is
-drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then, while reads wait, no
-drain is longer than ``write_turn`` or goes on past ``read_age``, and each begins with ``turn_to_writes`` (decision 48).
+long, RRD short and long, tFAW, bus turnaround, refresh of all banks or bank by bank (decision 40), near-memory updates.
+The oldest row hit that may issue has priority; a row is closed only when no queued request hits it, or for a refresh.
+The requests of each bank have a key (``dram_queue``), so arbitration is a minimum over the banks, and time jumps to the
+next moment at which its result can change.  Times of banks have 32 bits, relative to an epoch that is moved when they
+are used up (decision 2).
+With split queues, writes are drained as soon as no read is queued, or held back and drained in batches (decision 37);
+then, while reads wait, a drain serves at most ``write_turn`` requests, ends at ``read_age``, and begins with
+``turn_to_writes`` (decision 48).
 Leaves out: command/address bus encoding, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
@@ -36,13 +37,13 @@ from t3sim.gpu.units.dram.dram_queue import (
 from t3sim.gpu.units.dram.near_memory import store_gap_other_group, store_gap_same_group
 from t3sim.gpu.units.ledger import note_served
 
-MOST_CYCLES = 1 << 30  # then times of banks are: what lies ahead of now is less, a timing has at most 2**20 cycles
+MOST_CYCLES = 1 << 30  # after which the epoch is moved; a timing has at most 2**20 cycles
 NO_COMMAND = -1
 
 
 @kernel
 def log_command(command_log, channel, channel_id, command, bank, row, place, tag, at):
-    """Count a command and, if there is room in the log, write it down; *place* holds column and kind."""
+    """Count a command and, if the log has room, log it; *place* holds column and kind."""
     channel.n_commands[command] += 1
     if len(command_log) == 1:
         return
@@ -64,9 +65,9 @@ def log_command(command_log, channel, channel_id, command, bank, row, place, tag
 
 @kernel
 def count_from(channel, now):
-    """Count the times of banks from cycle *now* on, if it is long since the one from which they are counted.
+    """Move the epoch of the times of banks to cycle *now* if it is long ago.
 
-    A moment that is over becomes now.
+    A time in the past becomes now.
     """
     passed = now - channel.epoch
     if passed < MOST_CYCLES:
@@ -81,7 +82,7 @@ def count_from(channel, now):
 
 @kernel
 def counted(channel, cycle):
-    """Return *cycle* as times of banks are counted: one that is long over as the first of them."""
+    """Return *cycle* relative to the epoch, 0 if it is before that."""
     return np.int32(max(cycle - channel.epoch, 0))
 
 
@@ -135,9 +136,9 @@ def begin_refresh(channel, now):
 
 @kernel
 def go_on_with_refresh(channel, now):
-    """Per-bank refresh: close the bank whose turn it is, then refresh it; return the command sent, NO_COMMAND if none.
+    """Per-bank refresh: close the bank that is due, then refresh it; return the command sent, NO_COMMAND if none.
 
-    It goes before all other row commands.  The bank of the command is ``last_refreshed``.
+    It has priority over all other row commands.  The bank of the command is ``last_refreshed``.
     """
     if channel.refreshed_bank < 0:
         begin_refresh(channel, now)
@@ -189,13 +190,13 @@ def direction_to_serve(channel):
 
 @kernel
 def has_had_turn(channel):
-    """Return whether the direction that is served has had its turn, while the other one waits."""
+    """Return whether the direction that is served has had its share of requests while the other one waits."""
     return channel.write_age > 0 and served_before(channel, channel.is_draining) >= channel.turn_until
 
 
 @kernel
 def turn_of(channel, direction):
-    """Return for how many requests of *direction* the other one waits: reads have a turn if a drain was cut short."""
+    """Return how many requests of *direction* are served before the other one; reads: after an interrupted drain."""
     if direction == codes.WRITE:
         return channel.write_turn
     return channel.queue_capacity if channel.occupancy[codes.WRITE] >= channel.write_low_watermark else 0
@@ -211,7 +212,7 @@ def served_before(channel, direction):
 
 @kernel
 def turn_at(channel):
-    """Return when what waits for the other direction has waited long enough; NEVER if nothing does, or no time is."""
+    """Return when requests of the other direction have waited long enough; NEVER: none wait, or there is no limit."""
     if channel.is_draining:
         has_limit = channel.read_age > 0 and channel.occupancy[codes.READ] > 0
         return channel.held_since + channel.read_age if has_limit else codes.NEVER
@@ -220,9 +221,9 @@ def turn_at(channel):
 
 @kernel
 def is_read_overdue(channel):
-    """Return whether a drain is cut short for a read that has waited long enough.
+    """Return whether a drain is interrupted for a read that has waited long enough.
 
-    One that has not begun to write is not, nor one of a queue that is too full.
+    A drain that has not issued a write is not interrupted, nor one of a queue above its high watermark.
     """
     is_full = channel.occupancy[codes.WRITE] > channel.write_high_watermark
     has_begun = served_before(channel, codes.WRITE) > channel.turn_from
@@ -278,7 +279,7 @@ def serve_column_bus(channel, channel_id, command_log):
         return False
     bank = best_key & BANK_MASK
     issue_column_command(channel, channel_id, command_log, best_direction, bank)
-    # The next one may be what was ready beside it, the next hit of its bank, or what waited before: that not sooner.
+    # The next one may be another one that is ready, the next hit of this bank, or one that waits: not before wake_at.
     if has_hit(channel, best_direction, bank):
         wake_at = min(wake_at, cycle_of(channel, channel.column_at[best_direction, bank]))
     next_at = channel.now + channel.nCCDS
@@ -288,7 +289,7 @@ def serve_column_bus(channel, channel_id, command_log):
 
 @kernel
 def issue_column_command(channel, channel_id, command_log, direction, bank):
-    """Issue RD, WR or UPD for the oldest hit of *bank* and book what it keeps others from doing."""
+    """Issue RD, WR or UPD for the oldest hit of *bank* and update the times at which other commands may issue."""
     now = channel.now
     entry = channel.oldest_hit[direction, bank]
     served = channel.entries[entry]
@@ -369,7 +370,7 @@ def serve_row_bus(channel, channel_id, command_log):
         wake_at = min(wake_at, cycle_of(channel, channel.activate_at[bank]))
     else:
         activate_bank(channel, channel_id, command_log, bank, best_key)
-    # Only what was ready beside it can be next in the following cycle; all else waits at least as long as it did.
+    # Only another one that is ready can be next in the following cycle; all others wait at least until wake_at.
     channel.row_wake_at = wake_at if last_key == best_key else channel.now + 1
 
 

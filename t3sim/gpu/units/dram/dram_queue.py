@@ -1,9 +1,9 @@
-"""The DRAM queue of one channel: a list of requests for each bank and direction, and the keys that buses choose by.
+"""The DRAM queue of one channel: a list of requests for each bank and direction, and the keys of bus arbitration.
 
-Models: admitted requests in order of arrival.  A list is closed by an entry that is no request.  Of each list the
-oldest hit, or else the request that needs another row, has its key (order of arrival, bank) in an array over the banks.
-Keys have 32 bits and are counted anew when those are used up (decision 2).
-Leaves out: how many requests there may be (memory_controller), when they are served (dram_channel).
+Models: admitted requests in order of arrival.  A list is circular and ends with a sentinel entry.  The oldest hit of
+each list, or else its oldest request, which needs another row, has its key (order of arrival, bank) in an array over
+the banks.  Keys have 32 bits and are renumbered when those are used up (decision 2).
+Leaves out: the number of requests (memory_controller), when they are served (dram_channel).
 Pinned by tests/scheduling.
 """
 
@@ -15,16 +15,16 @@ from t3sim.gpu.units.codes import FAR
 
 BANK_MASK = 63
 KEY_SHIFT = 6
-MOST_KEYS = FAR >> KEY_SHIFT  # then they are counted anew: the last one of bank 63 would be FAR
+MOST_KEYS = FAR >> KEY_SHIFT  # after which they are renumbered: the last one of bank 63 would be FAR
 NO_KEY = np.int32(-1)  # below all keys
-EITHER = 2  # behind READ and WRITE: of both directions, where one queue holds them
+EITHER = 2  # after READ and WRITE: of both directions, in a unified queue
 
 
 @kernel
 def end_of(channel, direction, bank):
-    """Return the entry that stands in front of the first request of a bank and direction, and behind the last one.
+    """Return the sentinel of the list of a bank and direction, before its first request and after the last one.
 
-    It is no request: its key is FAR, its row the open one, so who looks for a hit need not look for the end.
+    Its key is FAR and its row the open one, so a search for a hit needs no test for the end.
     """
     return direction * len(channel.open_row) + bank
 
@@ -55,7 +55,7 @@ def has_hit(channel, direction, bank):
 
 @kernel
 def set_row(channel, bank, row):
-    """*row* of *bank* is open now; -1: none is."""
+    """Set the open row of *bank*; -1: none is open."""
     channel.open_row[bank] = row
     for direction in range(2):
         channel.entries[end_of(channel, direction, bank)].row = row
@@ -66,12 +66,12 @@ def next_key(channel, bank):
     """Return the key of the next request that is admitted, for *bank*."""
     channel.n_admitted += 1
     if channel.n_admitted - channel.key_base >= MOST_KEYS:
-        number_anew(channel)
+        renumber(channel)
     return ((channel.n_admitted - channel.key_base) << KEY_SHIFT) | bank
 
 
 @kernel
-def number_anew(channel):
+def renumber(channel):
     """Give the requests in the queue the lowest keys, in the same order."""
     n_queued, last = 0, NO_KEY
     while True:
@@ -131,7 +131,7 @@ def place_in_bank_list(channel, place, tag):
 
 @kernel
 def remove_from_bank_list(channel, direction, entry):
-    """Take a served request out of its list and give its entry back; return what came behind it."""
+    """Take a served request out of its list and free its entry; return the next entry of the list."""
     following = channel.entries[entry].next
     previous = channel.entries[entry].previous
     channel.entries[previous].next = following

@@ -3,8 +3,8 @@
 Models: requests of each traffic class (T3: compute and communication) are a stream and wait in a bounded queue; an
 exchangeable policy picks the stream whose head enters the DRAM queue when there is room (T3 section 4.5).  A store to
 tracked output is counted by the tracker at that moment (T3 section 4.2.1) and waits in its stream while the tracker's
-set is full; it posts its signal then. A read does not enter while an older store to the same address is
-queued, there or in the stream of another class.
+set is full; it posts its signal on admission.  A read does not enter while an older store to the same address is
+queued, in the DRAM queue or in the stream of another class.
 Leaves out: the wires between L2 slice and controller (a constant latency).
 Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 """
@@ -50,7 +50,7 @@ def enqueue_request(channel, stream, place, tag, at):
     The caller has asked ``has_room``.
     """
     if channel.queue_head[stream] == channel.queue_tail[stream]:
-        channel.ring_start[stream] = channel.queue_tail[stream]  # as few places as are needed stay in the host's caches
+        channel.ring_start[stream] = channel.queue_tail[stream]  # few places: they stay in the caches of the host
     entry = queued_request(channel, stream, channel.queue_tail[stream])
     entry.place = place
     entry.tag = tag
@@ -80,14 +80,14 @@ def request(gpu, channel_id, stream, place, tag, at):
 
 @kernel
 def catch_up(gpu, channel):
-    """Let the slots pass in which the channel slept."""
+    """Account for the slots in which the channel slept."""
     if channel.now < gpu.channels_until - 1:
         pass_time(channel, gpu.channels_until, False)
 
 
 @kernel
 def catch_up_all(gpu):
-    """Bring every channel up to the end of the last slot, for whoever looks at them from outside."""
+    """Bring every channel up to the end of the last slot, before it is read from outside."""
     for channel_id in range(gpu.n_channels):
         catch_up(gpu, gpu.channels[channel_id])
 
@@ -165,7 +165,7 @@ def has_older_store(channel, place):
 def has_store_of_others(channel, stream, place, at):
     """Return whether a store of another class to the address of a read, from before cycle *at*, is in its stream queue.
 
-    In its own queue a read comes behind it.
+    In its own queue a read follows it.
     """
     if channel.store_counts[bucket_of(place)] == 0:
         return False
@@ -245,9 +245,9 @@ def admit_head(channel, tracker, tiles, signals, stream):
 
 @kernel
 def arbitrate(channel, tracker, tiles, signals, pick_stream):
-    """Admit heads while the policy picks one and one is ready, as one is; return whether it held a ready one back.
+    """Admit heads while one is ready and the policy picks one; return whether the policy held a ready one back.
 
-    A policy that picks a stream that is not ready is noted as a fault, which ends the run.
+    The caller has a ready head.  A policy that picks a stream that is not ready is a fault, which ends the run.
     """
     now = channel.now
     while True:
@@ -269,7 +269,7 @@ def arbitrate(channel, tracker, tiles, signals, pick_stream):
 
 @kernel
 def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, pick_stream, until):
-    """Run one channel up to (not including) cycle *until*; return the cycle before which it may sleep if nothing comes.
+    """Run one channel up to (not including) cycle *until*; return the cycle until which it may sleep without requests.
 
     In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split queues), 4. one column
     command, 5. one row command; then jump to the next moment at which any of these can do something.
@@ -311,7 +311,7 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
         if channel.column_wake_at <= wake_at:
             channel.column_wake_at = wake_at + 1
         if channel.is_split and channel.write_age > 0 and (channel.is_draining == 0 or channel.read_age > 0):
-            over_at = turn_at(channel)  # one that is overdue waits for another reason, which wakes the channel
+            over_at = turn_at(channel)  # one that is overdue waits for something else, which wakes the channel
             if over_at > wake_at:
                 channel.column_wake_at = min(channel.column_wake_at, over_at)
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
@@ -320,7 +320,8 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
             channel.admission_at = next_admission_at(channel)
         if queue_occupancy(channel) == 0:
             idle_reason = reason_of_idleness(channel, is_held_back)
-    # What was held back or stalled is tried again in the next slot; all else happens at ``wake_at``, or is woken up.
+    # A head that was held back or stalled is tried again in the next slot; other work happens at ``wake_at`` or on a
+    # request.
     is_restless = is_held_back or has_stalled_head(channel)
     if channel.nRFCpb > 0 and len(command_log) == 1 and not has_work(channel):
         wake_at = min(channel.column_wake_at, channel.row_wake_at)  # ``pass_time`` refreshes
@@ -330,7 +331,7 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
 
 @kernel
 def pass_time(channel, until, is_held_back):
-    """Let the cycles before *until* pass in which the channel has nothing to do but to refresh bank by bank."""
+    """Account for the cycles before *until*, in which the channel does nothing but refresh bank by bank."""
     while channel.nRFCpb > 0 and channel.next_refresh_at < until:
         command = go_on_with_refresh(channel, channel.next_refresh_at)
         if command != NO_COMMAND:

@@ -1,4 +1,4 @@
-"""Near-memory op-and-store: what it costs a channel.
+"""Near-memory op-and-store: its cost for a channel.
 
 Models: an update (``UPD``) is a write command whose bank-side ALU reads, adds and stores, so the bank group is held for
 ``nCCDWL`` instead of ``nCCDL`` (T3 section 5.1.1) and other bank groups for ``nCCDWS``.  Atomic, because a bank

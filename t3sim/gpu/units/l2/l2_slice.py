@@ -1,25 +1,25 @@
 """The L2: banks in front of each channel, set associative, write-back, misses merged.
 
-Models: bank ports (one line access at a time, a bounded queue), true LRU, lines reserved
-at miss time, miss-status registers that merge loads of the same line, dirty granules written
-back on eviction and, unless the machine keeps them, at the end of a kernel.  A store allocates without fetching:
-GEMM output covers whole granules.  Lines that are being filled are never evicted.
-With several partitions, as in GPUs since 2020, a line has its home in the partition in front of its channel, and
-the compute units of another one keep a copy of it in their own: what all units read takes room in every partition.
-A load that has to ask the other partition takes its turn at both banks at once and pays both crossings on the way
-back: a bank is booked in the order in which its accesses come.
-What is stored past the tags (by move kernels, by other GPUs, by GEMMs whose output does not come through the L2) is
-written to the memory at once and stays in the L2, too, until ``retained_granules`` others have been brought in: move
-kernels load it from there till then (decision 49).
-Leaves out: where such lines lie (they push out no line that has a tag, and take no time of a bank); loads of other
-GPUs that would find them; what happens to copies of a line that is stored (no workload loads what it stores through
-the tags); reading a line of which only some granules were stored (no workload here does it); coherence between the L2s
-of several GPUs (collectives and fused output bypass the tags).
+Models: bank ports (one line access at a time, a bounded queue), true LRU, lines reserved at miss time, miss-status
+registers that merge loads of the same line, dirty granules written back on eviction and, unless the machine keeps them,
+at the end of a kernel.  A store allocates without fetching: GEMM output covers whole granules.  Lines that are being
+filled are never evicted.
+With several partitions, as in GPUs since 2020, the home of a line is the partition in front of its channel; compute
+units of another partition keep a copy in their own, so lines that all units read occupy every partition.  A load that
+misses in its partition is booked at both banks at once and pays both crossings on the way back: a bank serves accesses
+in the order of their booking.
+Stores that bypass the L2 tags (of move kernels, of other GPUs, of GEMMs whose output is not cached) are written to the
+memory at once; their data also stay in the L2 until ``retained_granules`` other granules have been filled: until then
+move kernels load them from the L2 (decision 49).
+Leaves out: the place of such lines (they evict no line with a tag, and take no time of a bank); loads of other GPUs
+that would hit them; copies of a line that is stored (no workload loads data that it stores through the tags); reads of
+a line of which only some granules were stored (no workload here does it); coherence between the L2s of several GPUs
+(collectives and fused output bypass the tags).
 Pinned by tests/kernel/test_l2.py, tests/kernel/test_retention.py and tests/shape.
 
 A tag is ``key << 5 | is_filled << 4 | dirty granules``; a set keeps its tags in order of use.  The tags of 16 ways fill
-one cache line of the host: so the key leaves out what the set says (``key_of``), and a line that is being filled is
-looked up among the miss-status registers of its set.
+one cache line of the host: so the key leaves out the bits that the set implies (``key_of``), and a line that is being
+filled is looked up among the miss-status registers of its set.
 """
 
 import numpy as np
@@ -42,8 +42,8 @@ SET_FOLD_HIGH = 15
 FOLD_ROUNDS = 3  # after as many all bits of a line are known again, in up to 2**30 sets of a bank
 OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
 MSHR_MASK = (1 << OWNER_SHIFT) - 1
-AGE_BITS = 44  # of what is noted of a line that was stored past the tags; above: which of the lines of its place
-# Who waits for a line, packed: compute unit, workgroup slot, operand buffer.
+AGE_BITS = 44  # low bits of an entry of ``stored_at``: the fill counter at the time of the store; above: line tag
+# The owner of a load, packed: compute unit, workgroup slot, operand buffer.
 UNIT_SHIFT = 6
 SLOT_SHIFT = 4
 SLOT_MASK, BUFFER_MASK = 3, 15
@@ -60,15 +60,15 @@ def bank_of(gpu, line, channel_id):
 def partition_of(gpu, owner):
     """Return the L2 partition of the compute unit that *owner* belongs to: neighbours are in different ones.
 
-    Assumed: workgroups go to compute units in turn, so consecutive ones run in different partitions, as dispatchers
-    of GPUs spread them.
+    Assumed: workgroups are dispatched to compute units in order, so consecutive ones run in different partitions, as
+    dispatchers of GPUs spread them.
     """
     return (owner >> UNIT_SHIFT) & (gpu.l2.n_partitions - 1)
 
 
 @kernel
 def crossing_ticks(gpu, cu_index, channel_id):
-    """Return what a load past the L2 takes longer if its channel is not in the partition of the compute unit."""
+    """Return the extra latency of a load that bypasses the L2 if its channel is in another partition."""
     l2 = gpu.l2
     is_far = l2.n_partitions > 1 and channel_id >> l2.partition_bits != partition_of(gpu, cu_index << UNIT_SHIFT)
     return l2.crossing_ticks * is_far
@@ -85,7 +85,7 @@ def copy_bank_of(gpu, line, channel_id, partition):
 
 @kernel
 def folded(inside):
-    """Return the bits of a line that its set depends on beside its own; *inside* is without those of its channel.
+    """Return the bits that are folded into the set of a line; *inside* is the line without the bits of its channel.
 
     The hash differs from that of the DRAM banks (``address_map``): with the same one, all lines of a set lie
     in one DRAM bank, and every eviction meets the fill that caused it there.
@@ -102,7 +102,7 @@ def set_of(l2, line, bank):
 
 @kernel
 def key_of(l2, line):
-    """Return what tells *line* from others of its set: all of its bits but those that can be told from the set."""
+    """Return the key of *line* in its set: all of its bits but those that the set implies."""
     return (line >> (l2.low_bits + l2.set_bits) << l2.low_bits) | (line & ((1 << l2.low_bits) - 1))
 
 
@@ -132,9 +132,9 @@ def find_way(l2, set_index, key):
     """Return the way that holds the line of *key*, or -1."""
     found = -1
     wanted = np.int32(key << KEY_SHIFT)
-    for way in range(l2.associativity):  # without a way out, so that all are compared at once
+    for way in range(l2.associativity):  # without an early exit, so that it is vectorised
         if l2.tags[set_index, way] & KEY_MASK == wanted:
-            found += way + 1  # one at most has it; to sum up vectors takes less time than to find the largest
+            found += way + 1  # at most one way matches; a vector sum takes less time than a maximum
     return found
 
 
@@ -263,7 +263,7 @@ def add_waiter(l2, bank, mshr, owner):
 
 @kernel
 def book_access(l2, bank, start, copy_bank, copy_start):
-    """Book a load that *bank* takes, and the bank that had no copy of the line if one was asked first."""
+    """Book a load at *bank*, and at the bank of its own partition if that has no copy of the line."""
     l2.bank_free_at[bank] = start + l2.bank_ticks
     if copy_bank >= 0:
         l2.bank_free_at[copy_bank] = copy_start + l2.bank_ticks
@@ -275,9 +275,9 @@ def book_access(l2, bank, start, copy_bank, copy_start):
 def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
     """Load *line* for *owner* in *traffic_class*; return when a hit is back in the CU, or a negative code.
 
-    ``L2_MERGED`` and ``L2_MISS``: *owner* is told at fill time.  ``L2_BUSY``: try again in the
+    ``L2_MERGED`` and ``L2_MISS``: the data are delivered at fill time.  ``L2_BUSY``: try again in the
     next slot.  ``L2_NO_ROOM``: the controller of this line's channel cannot take a miss and a write-back
-    beside the *n_reserved* entries promised to others.
+    in addition to the *n_reserved* entries promised to other units.
     """
     l2 = gpu.l2
     channel_id = channel_of(gpu, line * l2.granules_per_line)
@@ -372,9 +372,9 @@ def store_line(gpu, line, dirty_mask, at, n_reserved, traffic_class):
 
 @kernel
 def note_stored(l2, granule, kind):
-    """Note that a request of *kind* stores *granule* past the tags: its line is in the L2 for a while.
+    """Note that a request of *kind* stores *granule* bypassing the L2 tags: its line stays in the L2 for a while.
 
-    What is added to near the memory is not: what the L2 had of that line is out of date.
+    A near-memory update invalidates it: the data in the L2 are out of date.
     """
     if l2.retained_granules == 0:
         return
@@ -387,7 +387,7 @@ def note_stored(l2, granule, kind):
 
 @kernel
 def is_retained(l2, granule):
-    """Return whether the line of *granule* has been stored past the tags, and not been pushed out since."""
+    """Return whether the line of *granule* has been stored bypassing the L2 tags, and is still retained."""
     if l2.retained_granules == 0:
         return False
     line = granule // l2.granules_per_line
@@ -398,7 +398,7 @@ def is_retained(l2, granule):
 
 @kernel
 def fill_granule(gpu, tag, done_at):
-    """One granule of a miss has come from the DRAM; after the last one tell everyone who waits."""
+    """Take one granule of a miss from the DRAM; after the last one deliver the line to all loads that wait for it."""
     l2 = gpu.l2
     bank = tag >> OWNER_SHIFT
     mshr = tag & MSHR_MASK
@@ -412,7 +412,7 @@ def fill_granule(gpu, tag, done_at):
     way = find_way(l2, set_index, key_of(l2, line))
     l2.tags[set_index, way] &= ~IS_FILLED
     waiter = miss.waiter
-    served = 0  # partitions that have their copy, as bits
+    served = 0  # partitions that have a copy, as bits
     filled_at = miss.fill_at + l2.return_ticks
     while waiter >= 0:
         owner = l2.waiters[waiter].owner
@@ -422,7 +422,7 @@ def fill_granule(gpu, tag, done_at):
             copy_bank = copy_bank_of(gpu, line, bank // l2.banks_per_channel, partition)
             if copy_bank >= 0:
                 if served >> partition & 1 == 0:
-                    keep_copy(gpu, line, copy_bank)  # who waits found none, and none is made while the line is filled
+                    keep_copy(gpu, line, copy_bank)  # loads that wait found none, and none is made during a fill
                     served |= 1 << partition
                 ready_at += l2.crossing_ticks
         deliver_operand(gpu, owner, ready_at)
@@ -436,9 +436,10 @@ def fill_granule(gpu, tag, done_at):
 
 @kernel
 def return_slot(gpu, at):
-    """Return the place in a CU's rings of returns of the first slot that starts at or after tick *at*, not before now.
+    """Return the place in a compute unit's ring of returns of the first slot that starts at or after tick *at*.
 
-    A division takes longer than to multiply by the inverse, which is rounded up: one slot too many at most.
+    Not before now.  A multiplication by the inverse, which is rounded up, is faster than a division and at most one too
+    large.
     """
     until = at - gpu.now + gpu.slot_ticks - 1
     n_slots = (until * gpu.slot_inverse) >> INVERSE_SHIFT
@@ -448,7 +449,7 @@ def return_slot(gpu, at):
 
 @kernel
 def take_returns(cu, number):
-    """Count what comes back to the CU in slot *number* as no longer in flight."""
+    """Subtract the accesses that return to a compute unit in slot *number* from its outstanding ones."""
     place = number % RETURN_RING
     cu.outstanding_lines -= cu.returning[place].lines
     cu.returning[place].lines = 0
@@ -458,7 +459,7 @@ def take_returns(cu, number):
 
 @kernel
 def deliver_operand(gpu, owner, ready_at):
-    """A line that *owner* (CU, workgroup slot, operand buffer) waits for will be in the CU at *ready_at*."""
+    """Deliver a line to *owner* (compute unit, workgroup slot, operand buffer) at *ready_at*."""
     cu = gpu.compute_units[owner >> UNIT_SHIFT]
     slot = cu.slots[(owner >> SLOT_SHIFT) & SLOT_MASK]
     buffer = owner & BUFFER_MASK

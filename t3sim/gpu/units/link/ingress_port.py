@@ -1,16 +1,15 @@
-"""The ingress ports: what comes from all GPUs behind a port shares the wire that leads to it.
+"""The ingress ports: messages from all GPUs behind a port share the wire that leads to it.
 
 Models: in front of a wire the granules of each GPU wait in order; those that wait are served round-robin, one granule
-at a time, so any number of senders share the wire exactly; what is alone on it passes at once (cut-through: its last
-bit arrives when it would without the switch).  Behind the wires they wait in the order of arrival for their controllers
-(``mailbox``).  A GPU may have so many granules on the way here, waiting and taken from the wire included, as its part
-of the ingress buffer holds: what leaves the buffer is given back as credits, one message in each slot and for each
-GPU, which takes the latency of the link.
-A sum that the switch makes is served like the granules of one more GPU, once all have contributed: the reduction
-unit in front of this port makes so many a second, in the order in which they were asked for.  Its table has a place for
-each that has been asked for and has not come, so what contributes to it needs no room in the ingress buffer.
-Leaves out: the order in which a switch serves what arrives at the same moment from the same GPU; the wires that credits
-take.
+at a time, so any number of senders share the wire exactly.  A granule that is alone passes at once (cut-through: its
+last bit arrives when it would without the switch).  After the wires they wait in the order of arrival for their
+controllers (``mailbox``).  A GPU may have as many granules on the way here, queued and taken from the wire, as its part
+of the ingress buffer holds; room that is freed is returned as credits, one message in each slot and for each GPU, with
+the latency of the link.
+A sum that the switch makes is served like the granules of one more GPU, once all GPUs have contributed: the reduction
+unit in front of this port has a rate, and makes sums in the order of their requests.  Its table has a place for each
+sum that has been requested and has not arrived, so contributions need no room in the ingress buffer.
+Leaves out: the order in which a switch serves messages of one GPU that arrive at the same moment; the wires of credits.
 Pinned by tests/kernel/test_ingress_port.py and tests/network/test_incast.py.
 """
 
@@ -21,7 +20,7 @@ from t3sim.gpu.units.link.link_port import wire_cost, write_message
 
 @kernel
 def take_credits(gpu, peers, arrivals):
-    """Take the credits that have come back by now."""
+    """Take the credits that have arrived by now."""
     size = gpu.ingress_port.ring_size
     for place in range(gpu.wire.n_reached):
         distance = gpu.wire.reached[place]
@@ -44,7 +43,7 @@ def first_sum(gpu, peers, arrivals):
 
 @kernel
 def serve_arrivals(gpu, peers, arrivals, inbox, slot_end):
-    """Move what leaves the wires before *slot_end* into the inbox, in order of time."""
+    """Move the messages that leave the wires before *slot_end* into the inbox, in order of time."""
     while gpu.inbox_tail - gpu.inbox_head < len(inbox):
         served_at, of_port, served, served_start, served_cost = slot_end, -1, -1, 0, 0
         for p in range(gpu.n_ports):
@@ -122,7 +121,7 @@ def serve(gpu, p, peers, arrivals, inbox, place, at):
 
 @kernel
 def return_credits(gpu, peers, inbox, first, outbox, slot_end):
-    """Give back the room of what has left the inbox since its head was *first*."""
+    """Return credits for the messages that have left the inbox since its head was *first*."""
     for place in range(first, gpu.inbox_head):
         message = inbox[place & (len(inbox) - 1)]
         if message.kind < SIGNAL and message.distance != EVERY:

@@ -32,7 +32,7 @@ def has_buffer_room(port, n_granules):
 @kernel
 def buffer_place(port, number):
     """Return the place of the *number*-th store in the egress buffer: each port has a part of it."""
-    return port.number * port.buffer_granules + number % port.buffer_granules
+    return port.number * port.buffer_granules + (number - port.ring_start) % port.buffer_granules
 
 
 @kernel
@@ -51,6 +51,8 @@ def write_message(message, at, kind, distance, tile, granule, signal, packet):
 def buffer_store(gpu, store_queue, kind, distance, tile, granule, signal, packet, ready_at):
     """Put a store for another GPU into the egress buffer; the caller has asked ``has_buffer_room``."""
     port = gpu.ports[port_of(gpu, distance)]
+    if port.store_head == port.store_tail:
+        port.ring_start = port.store_tail  # few places: the memory of the others is never touched
     entry = store_queue[buffer_place(port, port.store_tail)]
     write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
     port.store_tail += 1

@@ -1,10 +1,10 @@
-"""Where messages of other GPUs are taken in: they become requests, bring what was asked for, or post a signal.
+"""The mailbox takes in messages of other GPUs: they become requests, return loaded data, or post a signal.
 
-Models: messages wait in order of arrival until the stream queue of their channel has room;
-they are never refused or lost.  A store becomes a request of the class of arrivals; so do the granules that a load asks
-for, which leave again in the order in which they were asked for, as soon as they have been read.  Who waits for a
-signal of another GPU asks for its value (``move_kernel``).
-Leaves out: room for what has been read and not sent; who asks bounds it by what it may have in flight.
+Models: messages wait in order of arrival until the stream queue of their channel has room; none is refused or lost.  A
+store becomes a request of the class of arrivals, and so does each granule of a load from another GPU; its data leave in
+the order of the loads, as soon as they have been read.  A unit that waits for a signal of another GPU polls it
+(``move_kernel``).
+Leaves out: room for data that were read and not sent; the outstanding loads of the other GPUs bound it.
 Pinned by tests/kernel/test_mailbox.py and tests/overlap/test_pulls_of_tiles.py.
 """
 
@@ -45,7 +45,7 @@ def receive_messages(gpu, inbox, tiles, steps, signals, dma_queue, outbox, slot_
             gpu.n_taken_in += message.kind < codes.POLL
         else:
             if message.kind == codes.REMOTE_READ:
-                # It may have stood behind a store that found no room.
+                # It may have queued behind a store that found no room.
                 deliver_collective_read(gpu, message.tile, max(message.at, gpu.now))
                 gpu.n_fetched += 1
             elif not take_store(gpu, message, tiles):
@@ -73,7 +73,7 @@ def take_store(gpu, message, tiles):
 
 @kernel
 def serve_load(gpu, message, dma_queue):
-    """Read the granules that a load asks for, each with a place in what leaves; return whether there is room."""
+    """Read the granules of a load, each with a place in the queue of DMA data; return whether there is room."""
     n_granules = int(message.signal)
     kind = codes.REMOTE_READ if message.kind == codes.LOAD else codes.CONTRIBUTION
     channel_id = channel_of(gpu, message.granule)

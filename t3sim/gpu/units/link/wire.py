@@ -1,14 +1,13 @@
-"""The wire that leads away from a GPU, and how what has come over one gets to where a GPU takes it in.
+"""The wire that leads away from a GPU, and the delivery of messages to the queues of the receiver.
 
-Models: latency.  What is on the wire arrives a latency later, and is then named after the GPU that it comes from.
-Bandwidth is enforced where it is felt, at the sender's port (``link_port``), because a full port holds back stores;
-the wire checks that the port kept to the rate, and counts.  Credits, signals and what is asked about them take no time
-on it; what asks for data takes that of a header.
-Messages travel in batches, one per quantum, each message with its own time.  What arrives waits in the inbox, behind a
-switch in front of the ingress port, in a ring for each GPU that sends.  In mirrored mode a GPU hears itself.
-A multicast store, or a load of a sum, leaves once and arrives at every GPU.  What GPUs contribute to a sum goes into
-the table of the switch.
-Leaves out: errors and their repetition; hops of a switch, which are a part of the latency.
+Models: latency.  A message arrives a latency after it left, and is then labelled with the distance of its sender.
+Bandwidth is enforced at the sender's port (``link_port``), because a full port stalls stores; the wire checks that the
+port kept to the rate, and counts.  Credits, signals and polls take no time on it; a load takes that of a header.
+Messages travel in batches, one per quantum, each with its own time.  They wait in the inbox; behind a switch in front
+of the ingress port, in a ring for each sender.  In mirrored mode a GPU receives its own messages.
+A multicast store, or a load of a sum, leaves once and arrives at every GPU.  Contributions to a sum go into the table
+of the switch.
+Leaves out: errors and retransmission; hops of a switch, which are a part of the latency.
 Pinned by tests/network/test_link.py and tests/network/test_wire.py.
 """
 
@@ -19,9 +18,9 @@ from t3sim.gpu.units.link.link_port import is_load, port_of, write_message
 
 @kernel
 def carry(wire, messages, n_messages):
-    """Let *n_messages* travel; return whether the port kept to the rate of the wire.
+    """Add the latency to *n_messages*; return whether the port kept to the rate of the wire.
 
-    ``at`` is when the last bit of each left the sender, then when it arrives.
+    ``at`` is when the last bit of each left the sender, and becomes its time of arrival.
     """
     is_in_time = True
     first = 0
@@ -81,7 +80,7 @@ def way_back(wire, distance):
 
 @kernel
 def take_in(gpu, peers, arrivals, inbox, messages, first, n_messages):
-    """Put messages, which are in order of arrival for each sender, from number *first* on where they wait.
+    """Queue messages, which are in order of arrival for each sender, from number *first* on.
 
     Return the number of the first one that finds no room, *n_messages* if there is none.
     """
@@ -97,7 +96,7 @@ def take_in(gpu, peers, arrivals, inbox, messages, first, n_messages):
 
 @kernel
 def finds_room(gpu, peers, arrivals, inbox, message):
-    """Put a message where it waits; return whether there is room."""
+    """Queue a message at the receiver; return whether there is room."""
     if not gpu.ingress_port.is_there:
         if gpu.inbox_tail - gpu.inbox_head == len(inbox):
             return False
@@ -109,7 +108,7 @@ def finds_room(gpu, peers, arrivals, inbox, message):
         contribute(gpu, peers, arrivals, message)
         return True
     if message.distance == codes.EVERY:
-        return hears_from_all(gpu, peers, arrivals, message)
+        return receive_from_all(gpu, peers, arrivals, message)
     peer = peers[message.distance]
     if message.kind == codes.CREDIT:
         if peer.credit_tail - peer.credit_head == size:
@@ -127,7 +126,7 @@ def finds_room(gpu, peers, arrivals, inbox, message):
 
 @kernel
 def contribute(gpu, peers, arrivals, message):
-    """Add a granule to the sum that it is for: what a GPU contributes comes in the order in which it was asked for."""
+    """Add a granule to its sum: contributions of a GPU arrive in the order in which they were requested."""
     peer = peers[message.distance]
     size = gpu.ingress_port.ring_size
     entry = arrivals[2 * len(peers) * size + (peer.n_contributed & (size - 1))]
@@ -148,14 +147,14 @@ def contribute(gpu, peers, arrivals, message):
 
 @kernel
 def place_on(granule, distance, per_node):
-    """Return the place of a message to every GPU of a node on the one that hears it from *distance*."""
+    """Return the place of a message to every GPU of a node on the one that receives it from *distance*."""
     hops = per_node - distance if distance > 0 else 0
     return (granule & codes.PLACE_MASK) - hops * (granule >> codes.SPREAD_SHIFT)
 
 
 @kernel
-def hears_from_all(gpu, peers, arrivals, message):
-    """One GPU stands for all: what it sends to every GPU reaches it from each of them; return whether there is room."""
+def receive_from_all(gpu, peers, arrivals, message):
+    """Mirrored mode: a message to every GPU arrives from each of them; return whether there is room."""
     size = gpu.ingress_port.ring_size
     for distance in range(gpu.wire.per_node):
         if peers[distance].data_tail - peers[distance].data_head == size:
@@ -173,7 +172,7 @@ def hears_from_all(gpu, peers, arrivals, message):
 
 @kernel
 def note_waiting(gpu):
-    """Note how many messages wait to be taken in, if there were never as many."""
+    """Update the peak number of messages that wait to be taken in."""
     n_waiting = gpu.inbox_tail - gpu.inbox_head
     for p in range(gpu.n_ports):
         n_waiting += gpu.ports[p].n_waiting
@@ -182,7 +181,7 @@ def note_waiting(gpu):
 
 @kernel
 def hear_itself(gpu, peers, arrivals, inbox, outbox, dma_queue):
-    """What was sent since the last time travels and is taken in by its sender, if there is room for all of it.
+    """Mirrored mode: carry the messages sent in the last quantum and queue them at their sender, if it has room.
 
     Return NO_ROOM, to be called again; RATE_BROKEN; AT_HORIZON.
     """
@@ -202,7 +201,7 @@ def hear_itself(gpu, peers, arrivals, inbox, outbox, dma_queue):
 
 @kernel
 def lacks_places(gpu, dma_queue):
-    """Return whether what others have asked for, and has not been sent, needs more places in front of the link."""
+    """Return whether data that others load and that are not sent need more places in the queue of DMA data."""
     n_sent = 0
     for p in range(gpu.n_ports):
         n_sent += gpu.ports[p].dma_head

@@ -4,8 +4,8 @@ Models: a table of commands programmed before the kernel starts, each for a bloc
 tiles; a command is ready when the tracker has triggered all tiles of its block; ready commands
 are served first in, first out; reads go to the stream of their traffic class at a bounded rate, at most
 ``read_ahead`` granules ahead of the wire; the data leave in the order of the reads, whatever the
-order in which the DRAM returns them (the tracker of the neighbour relies on it).  Where the data go is data of their
-wavefront tile.  A command costs ``command_ticks`` from its turn to its first read [T3: about zero].
+order in which the DRAM returns them (the tracker of the neighbour relies on it).  Their destination is stated by their
+wavefront tile.  A command takes ``command_ticks`` from its issue to its first read [T3: about zero].
 Pinned by tests/kernel/test_dma_engine.py.
 """
 
@@ -47,7 +47,7 @@ def issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
 
 @kernel
 def reason_without_block(dma):
-    """Return what the engine waits for when it has taken all ready blocks."""
+    """Return the stall reason of the engine when it has taken all ready blocks."""
     if dma.n_taken < dma.n_commands:
         return codes.FOR_DEPENDENCY
     return codes.FOR_DRAM if dma.n_commands_done < dma.n_commands else codes.NOTHING_LEFT
@@ -66,7 +66,7 @@ def has_data_to_send(gpu, dma_queue):
 
 @kernel
 def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
-    """Ask for granules of ready blocks; return what stopped it, WORKING if that is its own rate."""
+    """Read granules of ready blocks; return the stall reason, WORKING if the engine's rate limits it."""
     dma = gpu.dma
     if dma.n_taken == dma.n_ready:
         dma.credit = 0
@@ -114,7 +114,7 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
 
 @kernel
 def forward_granule(gpu, dma_queue, tiles, dma_commands, tag, done_at):
-    """A granule has been read: it may go on the wire."""
+    """Mark a granule that has been read as ready for the wire."""
     tile = tile_of(tag)
     granule = granule_of(tag)
     gpu.dma.reads_in_flight -= 1
