@@ -20,7 +20,8 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
     def make() -> Comparison:
         machine = bench.machine.at_operating_point("boost")
         exchange, element = str(row["exchange"]), row.values.get("element")
-        given = {} if not element else {f"{exchange}_element": element}
+        name = "element" if exchange == "dispatch" else "combine_element"  # tokens go in the type of the GEMMs
+        given = {} if not element else {name: element}
         experts = experts_of_row(row, intermediate=ANY_WIDTH, **given)
         strategy, params = strategy_of_row(row, machine)
         return one(Term(RoutedExperts(machine, bench.kernels, experts, strategy, params, exchange)))
