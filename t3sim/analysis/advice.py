@@ -41,6 +41,49 @@ MOST_CURVES = 8
 
 def draw_advice(folder: Path) -> list[Path]:
     """Draw the figures of the advice in *folder*; return the files."""
+    files = draw_experts(folder) if (folder / "experts_candidates.csv").exists() else []
+    return files + (draw_gemms(folder) if (folder / "advice.csv").exists() else [])
+
+
+def draw_experts(folder: Path) -> list[Path]:
+    """Draw the time of layers of routed experts over the tokens of a GPU, a panel for each routing and machine."""
+    table = pd.read_csv(folder / "experts_candidates.csv", dtype={"reason": str, "parameters": str, "model": str})
+    table = table.dropna(subset=["time_us"]).fillna({"model": "experts"})
+    keys = ["model", "machine", "gpus", "routing"]
+    best = table.loc[table.groupby([*keys, "tokens_per_gpu", "strategy"], dropna=False)["time_us"].idxmin()]
+    panels = [(key, one) for key, one in best.groupby(keys, dropna=False, sort=False)][:MOST_CURVES]
+    if not panels:
+        return []
+    with style.journal_style():
+        colours = colours_of(best["strategy"])
+        figure = style.new_figure(2, 0.4 + 2.2 * len(panels))
+        every = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
+        for axes, ((model, machine, gpus, routing), one) in zip(every, panels, strict=True):
+            for name, line in one.groupby("strategy"):
+                line = line.sort_values("tokens_per_gpu")
+                axes.plot(
+                    line["tokens_per_gpu"],
+                    line["time_us"],
+                    color=colours[str(name)],
+                    marker="o",
+                    markersize=3,
+                    linewidth=1,
+                )
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.set_title(f"{model}, {gpus} GPUs {machine}, routing {routing}", loc="left")
+            axes.set_ylabel("time (us)")
+            style.light_grid(axes)
+        every[-1].set_xlabel("tokens of a GPU")
+        style.legend_outside(figure, [Patch(facecolor=colour, label=name) for name, colour in colours.items()])
+        drawing = Drawing(
+            figure, "Time of a layer of routed experts by tokens and strategy, each with its best parameters."
+        )
+        return save([drawing], folder / "experts")
+
+
+def draw_gemms(folder: Path) -> list[Path]:
+    """Draw the figures of the GEMMs."""
     texts = dict.fromkeys(TEXTS, str)
     tables = (pd.read_csv(folder / f"{name}.csv", dtype=texts) for name in ("advice", "candidates", "exposed"))
     advice, candidates, exposed = tables

@@ -1,0 +1,113 @@
+"""``t3sim advise`` on layers of routed experts: who wins, from how many tokens, and what cannot be asked."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t3sim.advice.experts import case_of, runs_of_model
+from t3sim.strategies import in_order
+from tests.faults.refusals import t3sim_here
+
+CONFIGS = Path(__file__).parent.parent / "workload" / "data" / "configs"
+EXPERIMENT = """\
+name: small
+machine: h200
+workload: {experts: {n_experts: 16, top_k: 2, hidden: 512, intermediate: 256, tokens_per_gpu: 4, ep: 4, element: bf16}}
+strategy: moe-sequential
+sweep: {grid: {workload.experts.tokens_per_gpu: [2, 8, 32]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("advice")
+    (folder / "e.yaml").write_text(EXPERIMENT, encoding="utf-8")
+    done = t3sim_here("advise", str(folder / "e.yaml"), "-o", str(folder / "out"), "-j", "1")
+    assert done.code == 0, done.errors
+    return folder / "out", done.printed
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_winner_is_the_fastest_candidate_of_each_layer(answer: tuple[Path, str]) -> None:
+    folder, _ = answer
+    found, candidates = rows(folder / "experts.csv"), rows(folder / "experts_candidates.csv")
+    assert [row["tokens_per_gpu"] for row in found] == ["2", "8", "32"]
+    for row in found:
+        own = [one for one in candidates if one["tokens_per_gpu"] == row["tokens_per_gpu"]]
+        fastest = min((one for one in own if one["time_us"]), key=lambda one: float(one["time_us"]))
+        assert (row["winner"], row["parameters"]) == (fastest["strategy"], fastest["parameters"])
+        baseline = min(float(one["time_us"]) for one in own if one["strategy"] == "moe-sequential" and one["time_us"])
+        assert float(row["speedup"]) == pytest.approx(baseline / float(row["time_us"]))
+        assert {one["strategy"] for one in own} == {
+            one.name for one in in_order() if "moe" in one.operators and not one.needs
+        }
+
+
+def test_parts_add_up_and_thresholds_cover_all_tokens(answer: tuple[Path, str]) -> None:
+    folder, _ = answer
+    times: dict[tuple[str, ...], float] = {}
+    for row in rows(folder / "experts_parts.csv"):
+        key = (row["tokens"], row["strategy"], row["parameters"])
+        times[key] = times.get(key, 0.0) + float(row["us"])
+    simulated = [one for one in rows(folder / "experts_candidates.csv") if one["time_us"]]
+    for one in simulated:
+        assert times[one["tokens"], one["strategy"], one["parameters"]] == pytest.approx(
+            float(one["time_us"]), abs=0.01
+        )
+    ranges = rows(folder / "experts_thresholds.csv")
+    assert (ranges[0]["from_tokens"], ranges[-1]["to_tokens"]) == ("8", "128")
+
+
+def test_the_table_fits_a_terminal_and_figures_are_drawn(answer: tuple[Path, str]) -> None:
+    folder, output = answer
+    assert max(map(len, output.splitlines())) <= 80 + len(str(folder))
+    assert "4 GPUs h200, routing balanced" in " ".join(output.split())
+    assert (folder / "experts.png").stat().st_size > 0
+
+
+def test_tokens_of_a_model_are_those_of_all_gpus() -> None:
+    left: list[str] = []
+    given: dict[str, Any] = {"gpus": [8, 7], "tokens": [64, 100], "routings": ["balanced", "power_law_1.2"]}
+    runs = runs_of_model(str(CONFIGS / "gpt-oss-120b.json"), "h200", None, **given, overrides=(), left_out=left.append)
+    layers = [run.workload.experts for run in runs]
+    assert [(one.tokens_per_gpu, one.routing.text) for one in layers if one is not None] == [
+        (8, "balanced"), (13, "balanced"), (8, "power_law_1.2"), (13, "power_law_1.2"),
+    ]  # fmt: skip
+    assert [run.mode for run in runs] == ["mirrored", "mirrored", "explicit", "explicit"]
+    assert len(left) == 2  # 7 GPUs do not divide the experts
+    assert all("7" in text for text in left)
+
+
+def test_numbers_of_compute_units_are_searched_over() -> None:
+    [run] = runs_of_model(str(CONFIGS / "gpt-oss-120b.json"), "h200", None, [8], [64], ["balanced"], (), lambda _: None)
+    sms = [dict(one.candidate.params).get("sms") for one in case_of(run, {}).choices]
+    assert len({one for one in sms if one is not None}) >= 3
+
+
+@pytest.mark.parametrize(("options", "word"), [
+    (("--part", "experts", "--routing", "even"), "--routing"), (("--part", "experts", "--tp", "7"), "7"),
+])  # fmt: skip
+def test_what_cannot_be_asked(options: tuple[str, ...], word: str, tmp_path: Path) -> None:
+    done = t3sim_here(
+        "advise", str(CONFIGS / "gpt-oss-120b.json"), "--tokens", "64", "-o", str(tmp_path / "o"), *options
+    )
+    assert done.code == 2
+    assert word in done.errors
+
+
+def test_a_model_without_experts_has_none_to_advise_on(tmp_path: Path) -> None:
+    llama = {"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 2,
+             "num_attention_heads": 8}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(llama), encoding="utf-8")
+    done = t3sim_here("advise", str(tmp_path / "config.json"), "--part", "experts", "-o", str(tmp_path / "o"))
+    assert done.code == 2
+    assert "no routed experts" in done.errors
