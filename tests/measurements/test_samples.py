@@ -170,7 +170,7 @@ def shipped() -> dict[str, list[Measurement]]:
     rows = {name: list(found.of_kind(name))[:: max(1, len(found.of_kind(name)) // 50)] for name in KINDS}
     operator: dict[str, Value] = {"op": "gemm-rs", "m": 8192, "n": 4256, "k": 528, "tp": 8, "time_us": 300.0}
     routed = read_measurements(
-        [SHIPPED.parent / "experts" / name for name in ("grouped-h200", "deepep-h200", "fused-h200")]
+        [SHIPPED.parent / "experts" / name for name in ("grouped-h200", "deepep-h200", "fused-long/h200")]
     )
     long = [row for row in routed.rows if int(row.values.get("tokens_per_gpu", 1024)) >= 1024 and row["time_us"] < 5000]
     rows |= {name: [row for row in long if row.kind == name] for name in FOREIGN - {"operators"}}

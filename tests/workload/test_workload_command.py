@@ -121,3 +121,19 @@ def test_a_trace_of_a_config(tmp_path: Path) -> None:
     made = CliRunner().invoke(main, [*words, "--tokens", "1024", "-o", str(path)])
     assert made.exit_code == 0, made.output
     assert (read_manifest(path).gemm.m, read_manifest(path).gemm.k) == (1024, 512)
+
+
+def test_routed_experts_of_a_model_and_of_an_experiment(tmp_path: Path) -> None:
+    """64 tokens of each of 4 GPUs, 2 of 8 experts each: 64 rows of each expert; three quarters of the rows leave."""
+    mixtral = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(mixtral), encoding="utf-8")
+    (tmp_path / "e.yaml").write_text(
+        "name: e\nmachine: h200\nstrategy: moe-sequential\n"
+        "workload: {model: config.json, sublayer: MoE, tp: 4, tokens: 256}\n", encoding="utf-8",
+    )  # fmt: skip
+    for result in (show(tmp_path, "--tp", "4", "--tokens", "256"), show(tmp_path / "e.yaml")):
+        assert result.exit_code == 0, result.output
+        found = {tuple(row[:2]): row[2:7] for row in rows(result.output) if row[:1] == ["MoE"]}
+        assert found["MoE", "FC-1"] == ["64", "to", "64", "28672", "4096"]
+        assert found["MoE", "FC-2"] == ["64", "to", "64", "4096", "14336"]
+        assert f"{64 * 2 * 0.75 * 4096 * 2 / 1e6:.1f} MB in dispatch" in " ".join(result.output.split())

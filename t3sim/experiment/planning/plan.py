@@ -411,11 +411,11 @@ class _Planner:
 
 
 def _leaves_of(spec: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield dotted key and value of each field of *spec* and of specs in it."""
+    """Yield dotted key and value of each field of *spec* and of specs in it that has one."""
     for name, value in spec:
         if isinstance(value, BaseModel):
             yield from _leaves_of(value, f"{prefix}.{name}")
-        else:
+        elif value not in (None, ""):
             yield f"{prefix}.{name}", value
 
 
