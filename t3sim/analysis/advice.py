@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from t3sim.analysis import style
@@ -145,19 +146,21 @@ def map_of(advice: pd.DataFrame) -> Drawing:
 def thresholds(candidates: pd.DataFrame) -> Drawing | None:
     """Draw the time of each scheme over the rows, a panel for each GEMM; None: there are too few numbers of rows."""
     table = candidates.assign(us=candidates["time_us"].fillna(candidates["outline_us"]), case=names_of(candidates))
-    table = table.dropna(subset=["us"])
+    simulated = table["time_us"].notna().groupby([table["case"], table["m"], table["scheme"]]).transform("any")
+    table = table.loc[table["us"].notna() & (table["time_us"].notna() | ~simulated)]  # outlines are below simulations
     best = table.loc[table.groupby(["case", "m", "scheme"], sort=False)["us"].idxmin()]
     n_sizes = best.groupby("case", sort=False)["m"].nunique()
     cases = list(n_sizes.index[n_sizes >= LEAST_SIZES])[:MOST_CURVES]
     if not cases:
         return None
     colours = colours_of(best.loc[best["case"].isin(cases), "scheme"])
+    dashes: dict[str, Literal["-", "--"]] = {name: "-" if i < len(COLOURS) else "--" for i, name in enumerate(colours)}
     figure = style.new_figure(2, 0.4 + 2.2 * len(cases))
     panels = np.atleast_1d(figure.subplots(len(cases), 1, sharex=True))
     for axes, case in zip(panels, cases, strict=True):
         for scheme, line in best.loc[best["case"].eq(case)].groupby("scheme"):
             line = line.sort_values("m")
-            axes.plot(line["m"], line["us"], color=colours[str(scheme)], linewidth=1)
+            axes.plot(line["m"], line["us"], dashes[str(scheme)], color=colours[str(scheme)], linewidth=1)
             known = line.loc[line["time_us"].notna()]
             axes.plot(known["m"], known["us"], color=colours[str(scheme)], marker="o", markersize=3, linestyle="")
         axes.set_xscale("log", base=2)
@@ -166,7 +169,8 @@ def thresholds(candidates: pd.DataFrame) -> Drawing | None:
         axes.set_ylabel("time (us)")
         style.light_grid(axes)
     panels[-1].set_xlabel("tokens")
-    style.legend_outside(figure, [Patch(facecolor=colour, label=name) for name, colour in colours.items()])
+    handles = [Line2D([], [], color=colour, linestyle=dashes[name], label=name) for name, colour in colours.items()]
+    style.legend_outside(figure, handles)
     return Drawing(
         figure, "Time of the operator by tokens and scheme: marks are simulated, lines without are estimates."
     )
