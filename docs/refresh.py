@@ -5,6 +5,7 @@
     .venv/bin/python docs/refresh.py --accuracy DIR...   # docs/accuracy.md, from folders that `t3sim validate` left
     .venv/bin/python docs/refresh.py --study results     # notes/t3-study.md, experiments/*: from `make study`
     .venv/bin/python docs/refresh.py --strategies        # docs/strategies.md and its timelines: about five minutes
+    .venv/bin/python docs/refresh.py --machines          # docs/users/machines.md
 
 A generated part stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.  The prose around it
 is written by hand: read it again when a number has moved.
@@ -17,6 +18,7 @@ import csv
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import geometric_mean
@@ -27,6 +29,9 @@ from PIL import Image
 
 from t3lab.report.validation import Validation, error_text, held_out, read_validation, summary_of, unused
 from t3sim.analysis.figures import figures_of
+from t3sim.config.presets import preset_names
+from t3sim.config.resolve import resolve_machine
+from t3sim.config.yaml_loader import Node, Position
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.experiment.running.runner import Outcome, run
 from t3sim.results.record import RunRecord
@@ -39,6 +44,14 @@ AGE_LIMIT = "docs/examples/age_limit/experiment.yaml"
 REAL = ("machine=t3-150", "tiling=gemm-256x128", "workload={model: T-NLG, sublayer: FC-2, tp: 8}")
 FUSED = ("sequential", "t3", "t3-mca")
 STRATEGIES_PAGE, ACCURACY_PAGE, TUTORIAL_PAGE = "docs/strategies.md", "docs/accuracy.md", "docs/users/tutorial.md"
+MACHINES_PAGE, ERRORS_OF_MACHINES = "docs/users/machines.md", "validation/machines.csv"
+# Groups of values of a machine by the beginnings of their keys; what T3 adds to a product is left out.
+GROUPS_OF_VALUES = {
+    "compute": ("gpu.n_compute", "gpu.compute_", "gpu.operating_points", "gpu.kernel_launch"),
+    "L2": ("gpu.l2.",), "memory": ("memory.",), "link": ("link.",), "collectives": ("gpu.collective_kernel",),
+}  # fmt: skip
+# What values of other machines rest on.
+BASES = ("configs/gpu/h200.yaml", "configs/link/nvlink4-switch.yaml")
 # Groups of a validation that docs/accuracy.md leaves out: parts of what other rows say.
 NO_RESULT = frozenset({
     "GEMM of a sublayer alone", "RS of a sublayer alone", "the same GEMM alone", "the same RS alone",
@@ -398,6 +411,39 @@ def accuracy_table(points: pd.DataFrame) -> str:
     return table(header, rows)
 
 
+def origins_of(name: str) -> dict[str, Counter[str]]:
+    """Return how many values of each group of a machine have which origin, or are those of another machine."""
+    found: dict[str, Counter[str]] = {group: Counter() for group in GROUPS_OF_VALUES}
+    for path, leaf in resolve_machine(Node(name, Position(""))).tree.leaves():
+        key, file = ".".join(path), str(leaf.position.file)
+        is_of_another = file.endswith(BASES) or ("configs/machine/" in file and Path(file).stem != name)
+        origin = "other" if is_of_another and name != "h200" else leaf.origin
+        for group, beginnings in GROUPS_OF_VALUES.items():
+            if key.startswith(beginnings) and origin:
+                found[group][origin] += 1
+    return found
+
+
+def machines_table() -> str:
+    """Return the table of shipped machines: origins of their values by group, and how far off they are."""
+    origins_of_letters = ("datasheet", "measured", "fitted", "derived", "assumed", "paper", "other")
+    letters = dict(zip(origins_of_letters, "DMFCAPH", strict=True))
+    with (ROOT / ERRORS_OF_MACHINES).open(encoding="utf-8", newline="") as file:
+        errors: dict[str, list[str]] = {}
+        for row in csv.DictReader(file):
+            errors.setdefault(row["machine"], []).append(f"{row['what']} {row['error']}")
+    rows = []
+    for name in preset_names("machine"):
+        if name.startswith("t3-"):
+            continue
+        origins = origins_of(name)
+        cells = [" ".join(f"{letter}{n}" for key, letter in letters.items() if (n := origins[group][key]))
+                 for group in GROUPS_OF_VALUES]  # fmt: skip
+        rows.append([f"`{name}`", *cells, "; ".join(errors.get(name, ["not compared"]))])
+    lines = table(["machine", *GROUPS_OF_VALUES, "mean error"], rows).splitlines()
+    return "\n".join([lines[0], "| --- " * (len(GROUPS_OF_VALUES) + 2) + "|", *lines[2:]])
+
+
 def main() -> None:
     """Run what the documents describe and write its numbers into them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -405,7 +451,11 @@ def main() -> None:
     parser.add_argument("--strategies", action="store_true", help="write docs/strategies.md and its pictures")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a table of the demo differs")
     parser.add_argument("--accuracy", type=Path, nargs="+", metavar="DIR", help="validations; writes docs/accuracy.md")
+    parser.add_argument("--machines", action="store_true", help="write the table of docs/users/machines.md")
     arguments = parser.parse_args()
+    if arguments.machines:
+        insert(MACHINES_PAGE, {"machines": machines_table()})
+        return
     if arguments.study is not None:
         refresh_study(arguments.study)
         return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from t3lab.validation.simulation import Outcome, Simulation
 
-TABLE_NAME = "calibration.csv"
+TABLE_NAME, JUDGED_NAME = "calibration.csv", "judged.csv"
 
 
 @click.command()
@@ -31,6 +31,10 @@ TABLE_NAME = "calibration.csv"
 @click.option(
     "--from", "tables", type=PATH, multiple=True, metavar="FILE",
     help="Instead of FOLDER: a file or folder of published measurements, all rows of which are used; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--judge", "kept_aside", type=PATH, multiple=True, metavar="FILE",
+    help="With --from: a file or folder of rows that nothing is set from, which judge the machine; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--no-search",
@@ -48,6 +52,7 @@ def calibrate(
     folder: Path | None,
     points: Path | None,
     tables: tuple[Path, ...],
+    kept_aside: tuple[Path, ...],
     no_search: bool,
     start: str,
     tiling: str | None,
@@ -59,8 +64,9 @@ def calibrate(
 ) -> None:
     """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
 
-    With `--from FILE...` a machine is set from published tables alone: all their rows are used, and listed in
-    calibration.csv; keep others aside to judge it.
+    With `--from FILE...` a machine is set from published tables alone (GEMMs, NCCL's collectives, other all-reduces):
+    all their rows may be used.  calibration.csv lists those that each value was fitted to, judged.csv has the times of
+    all rows and of those of `--judge`, with the machine of `--start` and with the new one.
 
     FOLDER holds measurements as `t3sim validate` reads them.  Writes NAME.yaml, a machine file in which each fitted
     value states what it was fitted to and which values are as good, and calibration.csv with all of its points.  Use it
@@ -68,6 +74,7 @@ def calibrate(
     path/NAME.yaml --calibration FILE`.
     """
     from t3lab.measurements.samples import read_measurements
+    from t3lab.validation import published
     from t3lab.validation.calibrate import GROUPS, points_of_fit
     from t3lab.validation.calibrate import calibrate as fitted_to
     from t3lab.validation.points import read_calibration, simulations_of
@@ -82,6 +89,8 @@ def calibrate(
 
     if tables and (folder is not None or points is not None):
         raise UsageError("--from: takes all rows of its files, and neither FOLDER nor --points beside it")
+    if kept_aside and not tables:
+        raise UsageError("--judge: goes with --from; `t3sim validate --machine FILE` judges a machine otherwise")
     folder = folder or shipped_measurements()
     shown = " ".join(map(str, tables)) or str(folder)
     chosen = measurements = read_measurements(tables or folder)
@@ -106,7 +115,11 @@ def calibrate(
         echo(f"measurements  {shown}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
         say_what_is_assumed(chosen.assumed, chosen.refused, ())
         echo("for each machine that is tried (of a group of points only its own are simulated):")
-        one_machine = planned(simulations_of(points_of_fit(machine, kernels, chosen, groups)))
+        if tables:
+            first = [] if no_search else simulations_of(published.quick_points(machine, kernels, chosen))
+        else:
+            first = simulations_of(points_of_fit(machine, kernels, chosen, groups))
+        one_machine = planned(first)
         workers = workers_with_cost(one_machine, jobs or (None if scheduler else n_cores()), scheduler)
         with progress_bar() as progress, workers.hired(note) as workforce:
 
@@ -115,13 +128,26 @@ def calibrate(
                 runner.simulate(workforce, progress, longest_first=True)
                 return outcomes_of(runner)
 
-            _, fitted = fitted_to(machine, chosen, kernels, simulate, echo, groups)
+            contents: dict[Path, bytes] = {}
+            if tables and not no_search:
+                setting = published.set_from(machine, chosen, kernels, simulate, echo)
+                fitted = setting.fitted
+                used = {one.row.place for ones in setting.used.values() for one in ones}
+                found = []
+                for title, rows in (("used or of the same tables", tables), ("kept aside", kept_aside)):
+                    if rows:
+                        compared = published.Tables(read_measurements(rows), kernels, simulate)
+                        found += [(title, *one) for one in published.judged(machine, setting.machine, compared)]
+                contents[directory / JUDGED_NAME] = published.judged_csv(found, used)
+                echo(*published.judged_lines(found, used))
+            else:
+                _, fitted = fitted_to(machine, chosen, kernels, simulate, echo, groups)
         names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
         device = " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
         n = len(chosen.rows)
         description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {shown}."
         preset = str(Path(start).resolve()) if Path(start).is_file() else start
-        contents = {
+        contents |= {
             directory / f"{name}.yaml": machine_file(description, preset, fitted, device),
             directory / TABLE_NAME: calibration_table(fitted),
         }

@@ -152,9 +152,11 @@ def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fi
         rate = round(_median(stores, "gbps_per_direction")) * GBPS
         yield _read(machine, "link.bandwidth", rate, stores, "median rate of stores to a peer by many workgroups")
     elif rings := _large_rings(chosen):
-        rate = round(statistics.median(_slope(*pair) for pair in rings) / GBPS) * GBPS
-        what = "rate of the two largest all-gathers and reduce-scatters of most GPUs, by the difference of their times"
-        yield _read(machine, "link.bandwidth", rate, [row for pair in rings for row in pair], what)
+        fastest = max(rings, key=lambda pair: _slope(*pair))
+        what = (
+            "fastest of the pairs of the two largest all-gathers or reduce-scatters, by the difference of their times"
+        )
+        yield _read(machine, "link.bandwidth", round(_slope(*fastest) / GBPS) * GBPS, fastest, what)
     launches = [r for r in chosen if r.kind == "launch" and r["pattern"] == "back_to_back"]
     if launches:
         launch = round(_median(launches, "time_us") * 10) * US // 10
@@ -162,20 +164,21 @@ def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fi
 
 
 def _large_rings(rows: Sequence[Measurement]) -> list[tuple[Measurement, Measurement]]:
-    """Return the two largest all-gathers, and reduce-scatters, on the most GPUs of *rows*, if both are at least 16 MiB.
+    """Return the two largest all-gathers, and reduce-scatters, on each number of GPUs, if both are at least 16 MiB.
 
-    The link bounds such a ring, so that its rate is read off where nothing states the rate of stores to a peer.
+    The link bounds such a ring, so that its rate is read off where nothing states the rate of stores to a peer; on
+    few GPUs the library's kernel may be slower.
     """
-    found = []
-    kinds = ("all_gather", "reduce_scatter")
-    rings = [one for one in rows if one.kind == "collectives" and one["collective"] in kinds]
-    most = max((int(one["gpus"]) for one in rings), default=0)
-    for name in kinds:
-        own = [one for one in rings if one["collective"] == name and int(one["gpus"]) == most]
-        pair = sorted(own, key=lambda one: int(one["bytes"]))[-2:]
-        if len(pair) > 1 and LARGE_RING_BYTES <= int(pair[0]["bytes"]) < int(pair[1]["bytes"]):
-            found.append((pair[0], pair[1]))
-    return [pair for pair in found if float(pair[1]["time_us"]) > float(pair[0]["time_us"])]
+    found: dict[tuple[str, int], list[Measurement]] = {}
+    for one in rows:
+        if one.kind == "collectives" and one["collective"] in ("all_gather", "reduce_scatter"):
+            found.setdefault((str(one["collective"]), int(one["gpus"])), []).append(one)
+    pairs = [sorted(ones, key=lambda one: int(one["bytes"]))[-2:] for ones in found.values() if len(ones) > 1]
+    return [
+        (small, large) for small, large in pairs
+        if LARGE_RING_BYTES <= int(small["bytes"]) < int(large["bytes"])
+        and float(small["time_us"]) < float(large["time_us"])
+    ]  # fmt: skip
 
 
 def _slope(small: Measurement, large: Measurement) -> float:
