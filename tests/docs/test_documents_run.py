@@ -232,3 +232,10 @@ def test_accuracy_table_gives_held_out_points_apart(tmp_path: Path) -> None:
     shown = refresh["accuracy_table"](read_validation(write_tables(tmp_path, points)).points)
     rows = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ") for line in shown.splitlines()}
     assert rows["collectives from 16 MB"][1:] == ["3", "4.7 %", "5.0 %", "+1.3 %", "1", "5.0 %"]
+
+
+def test_the_table_of_machines_is_that_of_the_presets() -> None:
+    """Origins of their values, and the errors of validation/machines.csv."""
+    page = (REPOSITORY / "docs" / "users" / "machines.md").read_text(encoding="utf-8")
+    table = runpy.run_path(str(REPOSITORY / "docs" / "refresh.py"))["machines_table"]()
+    assert f"<!-- begin machines -->\n{table}\n<!-- end machines -->" in page, "run docs/refresh.py --machines"
