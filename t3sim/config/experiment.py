@@ -16,7 +16,7 @@ from t3sim.config.machine import Bytes, Count, Latency, MachineSpec, Picoseconds
 LayerKind = Literal["training", "prompt", "generation"]
 AttentionKind = Literal["unfused", "fused"]
 # A GEMM and the collective on its output; an all-gather of the rows of A and the GEMM; a layer of routed experts.
-OperatorKind = Literal["gemm-rs", "gemm-ar", "ag-gemm", "moe"]
+OperatorKind = Literal["gemm-rs", "gemm-ar", "ag-gemm", "gemm-a2a", "moe"]
 FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other (T3 section 2.3)
 Elements = Annotated[Count, Unit("elements")]
 

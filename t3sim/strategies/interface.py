@@ -194,6 +194,7 @@ def bounds() -> set[str]:
 MEANINGS: dict[OperatorKind, str] = {
     "gemm-rs": "a GEMM, then the reduce-scatter of its output",
     "gemm-ar": "a GEMM, then the all-reduce of its output",
+    "gemm-a2a": "a GEMM, then the all-to-all of its output, a chunk of the rows for each GPU",
     "ag-gemm": "an all-gather of the rows of A, then the GEMM",
     "moe": "a layer of routed experts: dispatch, two grouped GEMMs, combine",
 }

@@ -1,15 +1,18 @@
 """T3: the GEMM's stores start the reduce-scatter; no compute unit works for it (T3 section 4)."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 import numpy as np
 
 from t3sim.errors import UsageError
-from t3sim.program.kernels import gemm, program
+from t3sim.program.exchange import exchange_program
+from t3sim.program.kernels import gemm, program, refuse_on_ring
 from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
 from t3sim.program.operator import Operator
-from t3sim.program.parts import fused_plan
-from t3sim.program.plan import Plan
+from t3sim.program.parts import fused_plan, gemm_part, part_of
+from t3sim.program.plan import Plan, in_order
 from t3sim.strategies.interface import Params, strategy
 from t3sim.workload.tiling import stage_findings
 
@@ -45,21 +48,45 @@ def fused_program(op: Operator, rank: int) -> Program:
 NEEDS = "T3's tracker and DMA engine, near-memory reduction"
 
 
+OF: Final = ("gemm-rs", "gemm-ar", "gemm-a2a")
+COMMANDS = 8  # of an all-to-all that the DMA engine has outstanding
+
+
 def in_stages(op: Operator) -> Plan:
     """Return the plan; ``UsageError`` unless each stage has a tile."""
+    if op.kind == "gemm-a2a":
+        return exchange_plan(op, "t3", COMMANDS)
     for key, message in stage_findings(op.shape, op.tiles.tiling, op.n):
         raise UsageError(f"workload.{key}: {message}")
     return fused_plan(op, fused_program, runs_on_one=True)
 
 
-@strategy("t3", has_stages=True, arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)
+def exchange_plan(op: Operator, name: str, blocks: int | None) -> Plan:
+    """Return the plan of an all-to-all by strategy *name*: by commands of *blocks* at a time, or by direct stores."""
+    if op.n == 1:
+        return Plan(in_order(gemm_part(op)))
+    refuse_on_ring(op, f"{name} with `gemm-a2a`", "sequential")
+    fused = part_of(op, "fused", "fused", partial(exchange_program, blocks=blocks), is_arbitrated=True)
+    return Plan(in_order(fused), also=(gemm_part(op),))
+
+
+@strategy(
+    "t3", operators=OF, has_stages=True, arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2
+)
 def t3(op: Operator, _params: Params) -> Plan:
     """T3 with round-robin memory controllers, or another policy that the experiment names; with MCA: ``t3-mca``."""
     return in_stages(op)
 
 
 @strategy(
-    "t3-mca", has_stages=True, arbitration="mca", has_fixed_policy=True, needs=f"{NEEDS}, MCA", refines="t3", order=3
+    "t3-mca",
+    operators=OF,
+    has_stages=True,
+    arbitration="mca",
+    has_fixed_policy=True,
+    needs=f"{NEEDS}, MCA",
+    refines="t3",
+    order=3,
 )
 def t3_mca(op: Operator, _params: Params) -> Plan:
     """T3 with MCA (memory-controller arbitration that favours compute)."""

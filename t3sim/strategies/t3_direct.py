@@ -20,6 +20,7 @@ from t3sim.program.tile_sums import by_owner_in_turn
 from t3sim.program.triggered import BLOCKS_IN_FLIGHT, commands, in_columns
 from t3sim.registry import Parameter
 from t3sim.strategies.interface import Params, strategy
+from t3sim.strategies.t3 import OF, exchange_plan
 
 KERNEL, TRIGGERED = range(2)
 ALL_GATHER = Parameter(
@@ -78,10 +79,12 @@ def direct_program(op: Operator, rank: int, all_gather: int = KERNEL, blocks: in
 
 @strategy(
     "t3-direct", arbitration="round_robin", needs="T3's tracker and DMA engine, near-memory reduction",
-    parameters={"all_gather": ALL_GATHER, "blocks_in_flight": BLOCKS_IN_FLIGHT}, order=23,
+    parameters={"all_gather": ALL_GATHER, "blocks_in_flight": BLOCKS_IN_FLIGHT}, order=23, operators=OF,
 )  # fmt: skip
 def t3_direct(op: Operator, params: Params) -> Plan:
     """Tiles of every owner in turn, each stored where it is reduced; then ``all_gather``."""
+    if op.kind == "gemm-a2a":
+        return exchange_plan(op, "t3-direct", None)
     refuse_on_ring(op, "t3-direct", "t3")
     if op.kind == "gemm-rs" or params["all_gather"] == KERNEL:
         return fused_plan(op, direct_program, runs_on_one=True)

@@ -38,7 +38,8 @@ TURNED_AROUND: dict[str, str] = {"QKV": "IP", "FC-1": "FC-1", "FC-2": "FC-2", "O
 EXPERTS = "MoE"  # the sublayer of routed experts, which is no GEMM: see ``t3sim.workload.moe``
 
 PHASES_OF: dict[OperatorKind, dict[str, str]] = {
-    "gemm-rs": SUBLAYER_PHASES, "gemm-ar": SUBLAYER_PHASES, "ag-gemm": GATHERING_PHASES, "moe": {EXPERTS: "forward"},
+    **dict.fromkeys(("gemm-rs", "gemm-ar", "gemm-a2a"), SUBLAYER_PHASES), "ag-gemm": GATHERING_PHASES,
+    "moe": {EXPERTS: "forward"},
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 from t3sim.config.experiment import GemmShape
 from t3sim.gpu.tables import spacing_of, tables_of
 from t3sim.gpu.ticks import TickBase
+from t3sim.program.exchange import exchange_program
 from t3sim.program.operations import UPDATE, Gemm, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.verify import problems_of
@@ -34,6 +35,8 @@ FORMS = {
     "multimem reduce-scatter": partial(multimem_program, units=1, is_gathered=False),
     "multimem all-reduce": partial(multimem_program, units=0, is_gathered=True),
     "multimem all-gather": partial(multimem_ag_program, chunks=0, units=1),
+    "exchange, direct": partial(exchange_program, blocks=None),
+    "exchange, triggered": partial(exchange_program, blocks=3),
     "engine": partial(te_pipelined_program, splits=2, units=0),
 }
 OF_ROWS = [name for name in FORMS if name.startswith("multimem")]  # owners own rows, and may share tiles
@@ -50,6 +53,7 @@ CASES = [
     ("gemm-rs", "t3-direct"), ("gemm-ar", "{name: t3-direct, all_gather: triggered}"), ("gemm-rs", "t3-nvls"),
     ("gemm-ar", "t3-nvls"), ("gemm-rs", "multimem-rs"), ("gemm-ar", "{name: multimem-ar, communication_units: 1}"),
     ("ag-gemm", "{name: multimem-ag, communication_units: 1}"), ("gemm-rs", "{name: ace, splits: 2}"),
+    ("gemm-a2a", "sequential"), ("gemm-a2a", "t3"), ("gemm-a2a", "t3-direct"),
 ]  # fmt: skip
 
 
@@ -82,7 +86,9 @@ def test_owners_may_share_tiles(name: str) -> None:
         assert problems_of(programs(name, op)) == []
 
 
-@pytest.mark.parametrize("name", [name for name in FORMS if name not in ("direct", "engine", "multimem all-gather")])
+@pytest.mark.parametrize(
+    "name", [name for name in FORMS if name not in ("direct", "engine", "multimem all-gather", "exchange, direct")]
+)
 def test_commands_that_wait_for_nothing_are_a_race(name: str) -> None:
     spoilt = programs(name, operator(3))
     for one in (one for program in spoilt for one in program.operations):
@@ -143,6 +149,8 @@ def test_values_and_times_in_both_modes(operator: str, strategy: str, tmp_path: 
         ("gemm-ar", "{name: t3-direct, all_gather: triggered}", (1, 3, 6)),
         ("gemm-rs", "t3-nvls", (4, 4, 1)),
         ("gemm-ar", "t3-nvls", (4, 4, 4)),
+        ("gemm-a2a", "t3", (4, 3, 3)),
+        ("gemm-a2a", "t3-direct", (1, 0, 3)),
     ],
 )
 def test_traffic_in_chunks(operator: str, strategy: str, due: tuple[int, int, int], tmp_path: Path) -> None:
@@ -160,6 +168,9 @@ def test_traffic_in_chunks(operator: str, strategy: str, due: tuple[int, int, in
          "machine.link.multicast"),
         ("gemm-rs", "t3-direct", (f"topology: switch, ingress_buffer: 512 KiB{MULTICAST}", "topology: ring"),
          "machine.link.topology"),
+        ("gemm-a2a", "t3", (f"topology: switch, ingress_buffer: 512 KiB{MULTICAST}", "topology: ring"),
+         "machine.link.topology"),
+        ("gemm-a2a", "flux-push", ("", ""), "flux-push"),
         ("gemm-rs", "t3-direct", ("m: 1024, n: 256", "m: 1088, n: 192"), "workload"),
         ("ag-gemm", "t3-direct", ("", ""), "t3-direct"),
         ("gemm-rs", "multimem-rs", (MULTICAST, ""), "machine.link.multicast"),

@@ -73,8 +73,9 @@ class WorkloadFile(Spec):
     gemm: GemmShape | None = Field(None, description="Shape of a bare GEMM, instead of a model.")
     operator: OperatorKind | None = Field(
         None,
-        description="Collective of a GEMM: after it (`gemm-rs`, `gemm-ar`) or before it (`ag-gemm`); or `moe`, a "
-        "layer of routed experts. If omitted, `gemm-rs`; in `layer: generation` `gemm-ar`; with `experts` `moe`.",
+        description="Collective of a GEMM: after it (`gemm-rs`, `gemm-ar`, `gemm-a2a`) or before it (`ag-gemm`); or "
+        "`moe`, a layer of routed experts. "
+        "If omitted, `gemm-rs`; in `layer: generation` `gemm-ar`; with `experts` `moe`.",
     )
     element: ElementName | None = Field(
         None,

@@ -22,7 +22,9 @@ def record_of(result: SimulationResult) -> RunRecord:
         plain = [one.by_role.get("gemm") for one in result.sublayers if not {"fused", "split"} & one.by_role.keys()]
         producer = summed([*plain, together])
     alone = [gemm_phase, reduce_scatter] if together is None else [producer]
-    gathers = [all_gather, result.phase("all_reduce")] if split is None else []  # else it is part of the split run
+    gathers = (
+        [all_gather, result.phase("all_reduce"), result.phase("all_to_all")] if split is None else []
+    )  # else it is part of the split run
     phases = [phase for phase in (*alone, *gathers) if phase is not None]
 
     def total(counter: str, *parts: Phase | None) -> int:
@@ -78,10 +80,10 @@ def _shape_of(workload: WorkloadSpec) -> tuple[int | None, int | None, int | Non
 
 
 def sublayer_name(workload: WorkloadSpec) -> str | None:
-    """Return how results call a sublayer: AG in front if its A is gathered, AR if its output is reduced at all GPUs."""
+    """Return how results call a sublayer: AG if its A is gathered, AR or A2A if an all-reduce or all-to-all follows."""
     if workload.operator in ("gemm-rs", "moe"):
         return workload.sublayer
-    operator = "AG" if workload.operator == "ag-gemm" else "AR"
+    operator = {"ag-gemm": "AG", "gemm-a2a": "A2A"}.get(workload.operator, "AR")
     return operator if workload.sublayer is None else f"{operator} {workload.sublayer}"
 
 
