@@ -82,7 +82,7 @@ class FusedLayer:
             memory.buffer(f"B {i}", each * s.n * op.lines_of(s.element, s.k) * line) for i, s in enumerate((one, other))
         ]
         first, second = op.trace(self.rank, one), op.trace(self.rank, other)
-        height = max(1, *(self._tile_rows(rank, one) for rank in range(1 if op.is_turned else op.n)))
+        height = max(1, *(self._tile_rows(rank, one) for rank in op.representatives))
         # A signal for each row of tiles of the first GEMM, numbered alike on all ranks.
         made = memory.signal("activated", each * (-(-layer.n_rows // height) + 1)).first
         if first is None or second is None:

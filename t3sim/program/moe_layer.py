@@ -76,7 +76,7 @@ class MoeLayer:
     @cached_property
     def _ranks(self) -> range:
         """Ranks that may differ."""
-        return range(1 if self.op.is_turned else self.n)
+        return self.op.representatives
 
     @cached_property
     def n_rows(self) -> int:
@@ -280,7 +280,7 @@ class MoeLayer:
         there = staged.first + self._places(places, held.distance, held.token, held.index) * row
         signal = arrived + -held.distance % self.n * c + held.token % c
         sends = copies_to(held.distance, self.reduced.first + held.copy * row, there, row, signal)
-        own = places[self.rank if len(places) > 1 else 0]
+        own = places[self.rank % len(places)]
         token = np.flatnonzero(own.count)
         receives = self._sums(own, token, staged, results, row)
         lane = sent.distance * c + sent.token % c
@@ -342,7 +342,7 @@ class MoeLayer:
         """Return the number of the place, at the GPU at *distance*, of the *index*-th row of its *token*."""
         found = np.zeros(len(token), np.int64)
         for rank, one in places.items():
-            at = np.flatnonzero((distance + self.rank) % self.n == rank) if len(places) > 1 else slice(None)
+            at = np.flatnonzero((distance + self.rank) % self.n % len(places) == rank)
             found[at] = one.first[token[at]] + index[at] * one.stride[token[at]]
         return found
 

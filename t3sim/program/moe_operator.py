@@ -82,7 +82,7 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class MoeOperator:
-    """A layer of experts on all GPUs; ``is_turned``: every GPU routes its tokens as GPU 0 does, seen from itself."""
+    """A layer of experts on all GPUs; GPU r is like GPU r mod ``period``, seen from itself, 0: perhaps like none."""
 
     machine: MachineSpec
     experts: ExpertsSpec
@@ -90,7 +90,7 @@ class MoeOperator:
     kernels: Kernels
 
     kind: OperatorKind = "moe"
-    is_turned: bool = False
+    period: int = 0
 
     def __post_init__(self) -> None:
         if self.routing.gpus_of_a_group > 1:
@@ -102,6 +102,11 @@ class MoeOperator:
     def n(self) -> int:
         """Return the number of GPUs."""
         return self.routing.n_gpus
+
+    @property
+    def representatives(self) -> range:
+        """Return the GPUs that may differ."""
+        return range(self.period or self.n)
 
     @property
     def granule(self) -> int:
@@ -137,19 +142,49 @@ class MoeOperator:
         return bool((self.turned().routing.experts == self.routing.experts).all())
 
     def turned(self) -> MoeOperator:
-        """Return the operator in which every GPU routes its tokens as GPU 0 does, seen from itself.
+        """Return the operator in which every GPU routes its tokens as GPU 0 does, seen from itself: all are alike."""
+        return self.repeated(1)
 
-        Then all GPUs are alike: each receives as many rows for each of its experts as it sends to the experts that have
-        their numbers on all GPUs.
+    def repeated(self, period: int) -> MoeOperator:
+        """Return the operator in which GPU r routes its tokens as GPU r mod *period* does, seen from itself.
+
+        A GPU receives the mean of what all those receive that are a multiple of *period* away.
         """
-        first, each = self.routing.experts[0], self.routing.experts_per_gpu
-        turns = np.arange(self.n)[:, None, None] * each
-        every = np.where(first == DROPPED, DROPPED, (first + turns) % self.routing.n_experts)
-        weights = self.routing.weights
-        same = None if weights is None else np.broadcast_to(weights[0], every.shape)
-        return replace(
-            self, routing=replace(self.routing, experts=every.astype(np.int32), weights=same), is_turned=True
-        )
+        routing, each = self.routing, self.routing.experts_per_gpu
+        rank = np.arange(self.n)
+        first = routing.experts[rank % period]
+        turns = (rank // period * period * each)[:, None, None]
+        every = np.where(first == DROPPED, DROPPED, (first + turns) % routing.n_experts).astype(np.int32)
+        weights = None if routing.weights is None else routing.weights[rank % period]
+        return replace(self, routing=replace(routing, experts=every, weights=weights), period=period)
+
+    def in_classes(self, n_classes: int) -> MoeOperator:
+        """Return the operator of GPUs in as many classes, equally large, of like loads: those of a class are alike.
+
+        GPUs are numbered anew, class by class in turn; class 0 has most rows.  Each class has the mean load of its
+        GPUs; exact if their loads are equal.  *n_classes* divides the number of GPUs.
+        """
+        routing, each = self.routing, self.routing.experts_per_gpu
+        by_load = np.argsort(-routing.loads().sum(axis=1), kind="stable")
+        place = np.arange(self.n)
+        number = np.empty(self.n, np.int64)
+        of_class = self.n // n_classes
+        number[by_load] = place % of_class * n_classes + place // of_class
+        experts = routing.experts.astype(np.int64)
+        moved = np.where(experts == DROPPED, DROPPED, number[experts // each] * each + experts % each)
+        order = np.argsort(number)
+        weights = None if routing.weights is None else routing.weights[order]
+        renamed = replace(routing, experts=moved[order].astype(np.int32), weights=weights)
+        return replace(self, routing=renamed).repeated(n_classes)
+
+    def classes_of_load(self, tolerance: float) -> MoeOperator | None:
+        """Return the operator in the fewest classes whose most loaded GPU has that share less rows at most; or None."""
+        most = int(self.routing.loads().sum(axis=1).max())
+        for n_classes in (p for p in range(1, self.n) if self.n % p == 0):
+            found = self.in_classes(n_classes)
+            if int(found.routing.loads().sum(axis=1).max()) >= most * (1 - tolerance):
+                return found
+        return None
 
     # --- rows ------------------------------------------------------------------------------------------
 

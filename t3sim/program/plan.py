@@ -64,10 +64,35 @@ class Part:
         """Return the part in which all ranks run *program*; distances count from each rank on."""
         return cls.of(role, name, lambda rank: replace(program, rank=rank), program.n, is_arbitrated=is_arbitrated)
 
+    @classmethod
+    def repeated(
+        cls,
+        role: str,
+        name: str,
+        program_of: Callable[[int], Program],
+        n: int,
+        period: int,
+        *,
+        is_arbitrated: bool = False,
+    ) -> Part:
+        """Return the part in which rank r runs the program of rank r mod *period*, seen from itself."""
+        first = [program_of(rank) for rank in range(period)]
+        return cls.of(role, name, lambda rank: replace(first[rank % period], rank=rank), n, is_arbitrated=is_arbitrated)
+
     @property
     def n(self) -> int:
         """Return the number of ranks."""
         return len(self.programs)
+
+    @cached_property
+    def period(self) -> int:
+        """The least number of ranks, a divisor of all, after which programs repeat: so many GPUs represent all."""
+        known: dict[int, str] = {}  # digests by operations: ranks that run one program share these
+        for one in self.programs:
+            if id(one.operations) not in known:
+                known[id(one.operations)] = digest(one)
+        names = [known[id(one.operations)] for one in self.programs]
+        return next(p for p in range(1, self.n + 1) if self.n % p == 0 and names == names[:p] * (self.n // p))
 
     @cached_property
     def difference(self) -> str | None:
@@ -83,7 +108,7 @@ class Part:
             return machine
         own = {one.number for one in machine.own_gpus}
         if not own:
-            programs = self.programs if self.difference is not None else self.programs[:1]
+            programs = self.programs[: self.period] if self.difference is not None else self.programs[:1]
             return machine.at_matrix_share(max(matrix_share(one, machine) for one in programs), None, ticks_hz)
         shares = {d: matrix_share(program, machine.of_gpu(d)) for d, program in enumerate(self.programs)}
         alike = max((share for d, share in shares.items() if d not in own), default=0.0)
@@ -92,7 +117,7 @@ class Part:
     @cached_property
     def key(self) -> str:
         """Return a name that equal parts share, whatever strategy they belong to; their roles may differ."""
-        programs = self.programs if self.difference is not None else self.programs[:1]
+        programs = self.programs[: self.period] if self.difference is not None else self.programs[:1]
         names = [digest(program) for program in programs]
         return sha256(f"{self.n} {self.is_arbitrated} {' '.join(names)}".encode()).hexdigest()
 

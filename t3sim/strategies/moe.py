@@ -38,9 +38,7 @@ def stage_part(op: MoeOperator, role: str, name: str, stage: Stage) -> Part:
         operations = stage(layer)
         return program_of_stages(layer, operations, layer.inputs)
 
-    if op.is_turned:
-        return Part.alike(role, name, program_of(0))
-    return Part.of(role, name, program_of, op.n)
+    return Part.repeated(role, named(op, name), program_of, op.n, len(op.representatives))
 
 
 @strategy("moe-sequential", kind="baseline", operators=("moe",), parameters={"sms": SMS})
@@ -82,6 +80,11 @@ def moe_two_batch(op: MoeOperator, params: Params) -> Plan:
 
 def layer_part(op: MoeOperator, program_of: Callable[[int], Program]) -> Part:
     """Return the part in which a program does all of the layer."""
-    if op.is_turned:
-        return Part.alike("fused", "fused", program_of(0), is_arbitrated=True)
-    return Part.of("fused", "fused", program_of, op.n, is_arbitrated=True)
+    return Part.repeated(
+        "fused", named(op, "fused"), program_of, op.n, len(op.representatives), is_arbitrated=True
+    )  # fmt: skip
+
+
+def named(op: MoeOperator, name: str) -> str:
+    """Return the name of a part, which tells how many classes of load represent all GPUs."""
+    return f"{name}, {op.period} classes of load" if 1 < op.period < op.n else name

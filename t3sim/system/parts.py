@@ -24,6 +24,7 @@ from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 from t3sim.strategies.interface import After, GpuPhase, Phase, overlap_strategies
 from t3sim.system.machine import MirroredMachine, sent_at
 from t3sim.system.measure import counters_of, timelines_of, waits_of
+from t3sim.system.ring import RingMachine
 from t3sim.system.spans import spans_of
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
@@ -154,6 +155,8 @@ class MirroredParts(Parts):
         *made_from*: phases whose times, with the name of *part*, decide what it is.  In a plan, before these are
         finished, the part has no meaning; it is distinguished by what determines them.
         """
+        if part.difference is not None and part.period < part.n:
+            return self._phase_of_classes(part, after)
         if part.difference is not None:
             raise UsageError(
                 f"mode: mirrored mode simulates one GPU for all, and in part `{part.name}` {part.difference}; use"
@@ -180,6 +183,37 @@ class MirroredParts(Parts):
         what = (part.name, *needed) if made_from else key_of(part, policy, params)
         key = (*what, self.run.machine, self.run.quantum, keeps_tiles)
         phase = self.store.get(PhaseJob(key, name, simulate, part, self.run.machine, after=needed))
+        start = max((max(one.end, one.sent) for one in after), default=0)
+        end = start + phase.ticks
+        ticks = end - max((one.end for one in after), default=0)
+        return replace(phase, ticks=ticks, at=start, end=end, sent=start + phase.sent)
+
+    def _phase_of_classes(self, part: Part, after: After) -> Phase:
+        """Return *part* with a GPU simulated for each of its classes (``Part.period``); counters are of the last."""
+        policy, params = self.policy_of(part)
+        name, spec = named(part, policy), self.run.machine
+
+        def simulate(report: Report) -> Phase:
+            machine = RingMachine(
+                part.clocked(spec), arbitration_policies.get(policy), params, part.period, self.run.quantum,
+                ticks=TickBase.of(spec), traffic=TrafficClasses(part.programs[0].classes), n_gpus=part.n,
+            )  # fmt: skip
+            for d, program in enumerate(part.programs[: part.period]):
+                machine.load(d, program)
+            machine.note_loaded()
+            followed = self.audit.follow(machine.devices)
+            ends = machine.run(followed.reports([report] * part.period))
+            followed.finish()
+            last = ends.index(max(ends))
+            waits = tuple(w for d, core in enumerate(machine.cores) for w in waits_of(core, max(ends), f"gpu[{d}]"))
+            spans = tuple(span for d, core in enumerate(machine.cores) for span in spans_of(core, d))
+            timeline = timelines_of(machine.cores) if self.audit.has_timeline else Timeline()
+            counters = counters_in(part, policy, machine.cores[last])
+            sent = max(map(sent_at, machine.cores))
+            return Phase(name, max(ends), counters, timeline, waits=waits, sent=sent, spans=spans)
+
+        key = ("classes", *key_of(part, policy, params), spec, self.run.quantum)
+        phase = self.store.get(PhaseJob(key, name, simulate, part, spec, part.period))
         start = max((max(one.end, one.sent) for one in after), default=0)
         end = start + phase.ticks
         ticks = end - max((one.end for one in after), default=0)

@@ -50,8 +50,11 @@ class RingMachine(Machine):
         n_threads: int = 1,
         ticks: TickBase | None = None,
         traffic: TrafficClasses = T3_TRAFFIC,
+        n_gpus: int | None = None,
     ) -> None:
-        """*order* is the order in which devices and links are set up; like *n_threads* it never changes a result.
+        """*n_gpus* (default: as many as devices) is how many there are: device d represents those from d on in steps.
+
+        *order* is the order in which devices and links are set up; like *n_threads* it never changes a result.
 
         *ticks* is the time of a larger ring that this is a part of.  Raises ``EnvironmentFailure`` if there is no
         memory for that many GPUs.
@@ -61,7 +64,7 @@ class RingMachine(Machine):
         require_room([layout_for(spec.of_gpu(d), len(traffic.names)) for d in range(n_devices)])
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks, traffic=traffic) for d in self.order}
         self.window = window_of(list(cores.values()), quantum_ps)
-        super().__init__([cores[d] for d in range(n_devices)], self.window, n_devices)
+        super().__init__([cores[d] for d in range(n_devices)], self.window, n_gpus or n_devices)
         self.n_windows = [0] * n_devices  # through which each device has gone
         # The window through which others may go that hear from it; NEVER if it is over: all it sent is on the wire.
         self._open_until = [1] * n_devices
@@ -72,7 +75,7 @@ class RingMachine(Machine):
         self._reports: Sequence[Report] | None = None
         self._failed: dict[int, Exception] = {}  # by device
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
-        for d in self.order if n_devices > 1 else ():
+        for d in self.order if self.n_gpus > 1 else ():
             self.connect(d)
         self._heard = [self.senders_to(d) for d in range(n_devices)]
         # For each device, of each that it hears from and of itself (multicast): what that has sent, by the end of which

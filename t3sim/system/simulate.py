@@ -180,18 +180,26 @@ def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> 
 def _moe_operator(machine: MachineSpec, workload: WorkloadSpec, *, is_mirrored: bool) -> MoeOperator:
     """Return the operator of a layer of experts: one object for all strategies.
 
-    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one may represent all; in
-    mirrored mode a uniform one is taken to be so too.  Raises ``UsageError`` if one is to represent unlike loads.
+    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one represents all; in mirrored
+    mode a uniform one is taken to be so too.  In others GPUs of like loads form classes, each with the mean load of its
+    GPUs, of which one is simulated.  Raises ``UsageError`` if the most loaded GPU cannot be in such a class.
     """
     experts = workload.experts
     assert experts is not None
     op = MoeOperator(machine, experts, routing_of(experts), workload.kernels or workload.tiling)
     if experts.routing.kind == "balanced" or (is_mirrored and experts.routing.kind in ALIKE):
         return op.turned()
-    if is_mirrored and not op.has_like_ranks():
-        kind = f"`workload.experts.routing.kind: {experts.routing.kind}`"
-        raise UsageError(f"mode: mirrored mode simulates one GPU for all, and with {kind} loads differ; use `explicit`")
-    return op
+    if not is_mirrored:
+        return op
+    found = op.classes_of_load(CLASS_TOLERANCE)
+    if found is None:
+        share = f"{CLASS_TOLERANCE:.0%}"
+        message = f"the most loaded GPU has over {share} more rows than any class of GPUs that one could represent"
+        raise UsageError(f"mode: is mirrored, and {message}; use `explicit`")
+    return found
+
+
+CLASS_TOLERANCE = 0.05  # by which the most loaded class of GPUs may have less rows than the most loaded GPU
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

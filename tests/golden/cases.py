@@ -170,6 +170,22 @@ def of_switches() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "h200 switch sequential in the switch", in_switch
 
 
+def of_experts() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield layers of experts: balanced, and with unlike loads on every GPU."""
+    layer = {"n_experts": 16, "top_k": 3, "hidden": 512, "intermediate": 256, "tokens_per_gpu": 48, "ep": 4}
+    params = {"moe-sequential": {"sms": 4}, "moe-two-batch": {"sms": 4}}
+    uniform = {**layer, "routing": {"kind": "uniform"}}
+    for strategy in ("moe-sequential", "moe-low-latency", "moe-fused", "moe-two-batch"):
+        workload = {"operator": "moe", "experts": layer}
+        yield f"h200 switch {strategy}", gemm(H200, strategy, workload, params=params.get(strategy))
+    for strategy in ("moe-sequential", "moe-fused"):
+        workload = {"operator": "moe", "experts": uniform}
+        yield (
+            f"h200 switch {strategy} explicit",
+            gemm(H200, strategy, workload, params=params.get(strategy), **EXPLICIT),
+        )
+
+
 def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield rings of NCCL by protocol and number of channels, and a GEMM in panels of k, on whole GPUs."""
     whole = {"preset": "h200"}
@@ -199,4 +215,4 @@ def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "h200 split-k", gemm(H200, "sequential", one, tiling=panels)
 
 
-CASES: dict[str, dict[str, Any]] = dict([*of_t3(), *of_software(), *of_switches(), *of_libraries()])
+CASES: dict[str, dict[str, Any]] = dict([*of_t3(), *of_software(), *of_switches(), *of_experts(), *of_libraries()])

@@ -133,14 +133,34 @@ def test_one_gpu_stands_for_all_exactly() -> None:
     """A balanced layer takes the same time on one simulated GPU and on each of four."""
     for name in STRATEGIES:
         for part in parts_of(plan_of(name, operator()).tree):
-            ring = RingMachine(
-                part.clocked(MACHINE), arbitration_policies.get("round_robin"), {}, part.n, n_threads=1,
-                traffic=TrafficClasses(part.programs[0].classes),
-            )  # fmt: skip
-            for d, program in enumerate(part.programs):
-                ring.load(d, program, 0)
-            ring.note_loaded()
-            assert set(ring.run()) == set(simulated(part)[0])
+            assert set(ring_of(part, part.n).run()) == set(simulated(part)[0])
+
+
+@pytest.mark.parametrize("name", ["moe-low-latency", "moe-fused"])
+def test_a_gpu_of_each_class_represents_its_class_exactly(name: str) -> None:
+    """Two GPUs represent four, tick by tick, and their memories hold what they have to."""
+    op = operator("uniform", top_k=3, tokens_per_gpu=7).in_classes(2)
+    assert op.rows(0) != op.rows(1)  # canary: the classes differ
+    for part in parts_of(plan_of(name, op).tree):
+        every, few = (ring_of(part, n) for n in (4, 2))
+        carried = CarriedProgram(few.cores, 1)
+        carried.follow(few.devices)
+        ends = few.run()
+        assert every.run() == ends * 2
+        assert carried.check() == []
+        assert part.period == 2
+
+
+def ring_of(part: Part, n_simulated: int) -> RingMachine:
+    """So many GPUs, loaded with the programs of a part."""
+    ring = RingMachine(
+        part.clocked(MACHINE), arbitration_policies.get("round_robin"), {}, n_simulated, n_threads=1,
+        traffic=TrafficClasses(part.programs[0].classes), n_gpus=part.n,
+    )  # fmt: skip
+    for d, program in enumerate(part.programs[:n_simulated]):
+        ring.load(d, program, 0)
+    ring.note_loaded()
+    return ring
 
 
 def spoilt(part: Part, name: str, change: Callable[[Moves], Moves]) -> list[Program]:

@@ -44,6 +44,26 @@ def test_turned_all_gpus_have_the_loads_of_one() -> None:
     assert not operator("uniform").has_like_ranks()
 
 
+def test_classes_have_the_mean_loads_of_their_gpus() -> None:
+    """Class 0 the largest; as many classes as GPUs change nothing but their numbers."""
+    op = operator("uniform", n_experts=16, ep=8, top_k=3)
+    loads = sorted((sum(op.rows(rank)) for rank in range(op.n)), reverse=True)
+    found = op.in_classes(2)
+    rows = [sum(found.rows(rank)) for rank in range(op.n)]
+    assert rows == rows[:2] * 4
+    assert sum(rows) == sum(loads)
+    every = op.in_classes(8)
+    assert [sum(every.rows(rank)) for rank in range(op.n)] == loads
+
+
+def test_classes_are_as_few_as_the_most_loaded_gpu_allows() -> None:
+    op = operator("uniform", n_experts=16, ep=8, top_k=3)
+    loose, strict = op.classes_of_load(0.9), op.classes_of_load(0.0)
+    assert loose is not None
+    assert loose.period == 1
+    assert strict is None or strict.period > 1
+
+
 def test_rows_that_come_back_have_a_place_each() -> None:
     count = np.array([3, 3, 2, 2, 2, 0, 1])
     places = places_of(count)

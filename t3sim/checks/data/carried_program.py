@@ -98,6 +98,12 @@ class CarriedProgram:
             values[self._places(content)] = self.elements.sums(givers, names)
         return values
 
+    def _represented(self, m: int, distance: int) -> tuple[int, int]:
+        """Return which simulated GPU represents the one at *distance* of GPU *m*, and how far it is from that one."""
+        there = int(self.steps.at(m, distance))
+        receiver = there % len(self.cores)
+        return receiver, int(self.steps.at(self.steps.back(there), receiver))
+
     def _places(self, content: Content | Rows) -> Any:
         """Return where *content* lies."""
         if isinstance(content, Rows):
@@ -290,8 +296,8 @@ class CarriedProgram:
         is_to_all, spread, granule = is_to_all[is_due], spread[is_due], granule[is_due]
         for one in range(self.n) if is_to_all.any() else np.unique(distance[~is_translated]).tolist():
             at = ((distance == one) | is_to_all & (one < self.steps.per_node)) & ~is_translated
-            receiver = 0 if self.is_mirrored else self.steps.at(m, one)
-            sent = self.elements.turned(values[at], self.steps.back(one)) if self.is_mirrored else values[at]
+            receiver, turn = self._represented(m, one)
+            sent = self.elements.turned(values[at], turn) if turn else values[at]
             here = np.where(is_to_all[at], self.map.place(granule[at] - one * spread[at]), place[at])
             to = np.where(made[at] < 0, here, self.flows[receiver].place[made[at]])
             self.wires[receiver].send(to, sent, messages["signal"][is_due][at])
@@ -301,9 +307,9 @@ class CarriedProgram:
         for distance in np.unique(messages["distance"] % self.n).tolist():
             at = np.flatnonzero(messages["distance"] % self.n == distance)
             numbers = self._left_as(m, messages["distance"] % self.n)[at].tolist()
-            receiver = 0 if self.is_mirrored else self.steps.at(m, distance)
+            receiver, turn = self._represented(m, distance)
             values = np.stack([self._read_for_others[m].pop(number) for number in numbers])
-            values = self.elements.turned(values, self.steps.back(distance)) if self.is_mirrored else values
+            values = self.elements.turned(values, turn) if turn else values
             flow, place = self.flows[receiver], self.map.place(messages["granule"][at])
             items = flow.fetched.take(flow.key(-1, self.steps.back(distance), place))
             self._note_at(items == NOWHERE, receiver, place, "a load of what no step needs")
