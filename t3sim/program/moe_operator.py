@@ -137,10 +137,6 @@ class MoeOperator:
         )  # fmt: skip
         return replace(self, routing=some)
 
-    def has_like_ranks(self) -> bool:
-        """Return whether every GPU routes its tokens as GPU 0 does, seen from itself."""
-        return bool((self.turned().routing.experts == self.routing.experts).all())
-
     def turned(self) -> MoeOperator:
         """Return the operator in which every GPU routes its tokens as GPU 0 does, seen from itself: all are alike."""
         return self.repeated(1)

@@ -180,9 +180,9 @@ def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> 
 def _moe_operator(machine: MachineSpec, workload: WorkloadSpec, *, is_mirrored: bool) -> MoeOperator:
     """Return the operator of a layer of experts: one object for all strategies.
 
-    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one represents all; in mirrored
-    mode a uniform one is taken to be so too.  In others GPUs of like loads form classes, each with the mean load of its
-    GPUs, of which one is simulated.  Raises ``UsageError`` if the most loaded GPU cannot be in such a class.
+    In a balanced routing every GPU routes its tokens as GPU 0 does, seen from itself, so one represents all; in
+    mirrored mode a uniform one is taken to be so too.  In others, GPUs of like loads form classes with the mean load
+    of their GPUs; one of each is simulated.  Raises ``UsageError`` if the most loaded GPU cannot be in such a class.
     """
     experts = workload.experts
     assert experts is not None
