@@ -74,7 +74,8 @@ def device() -> MachineSpec:
 
 def formula_us(simulation: Simulation) -> float:
     """A time that every number that is searched for changes, each in its own way."""
-    machine = simulation.machine  # type: ignore[attr-defined]
+    assert isinstance(simulation, GemmAlone | CollectiveAlone)
+    machine: MachineSpec = simulation.machine
     gpu, memory = machine.gpu, machine.memory
     if isinstance(simulation, GemmAlone):
         shape, unit = simulation.gemm, gpu.compute_unit
