@@ -139,12 +139,7 @@ class TestArbitration:
         [
             (
                 "{policy: mca}",
-                (
-                    "`mca` is used by the strategies `cu-split`, `t3-mca`, `flux-push`, `copy-engine-scatter`,"
-                    " `async-tp`, `te-p2p-rs`, `te-pipelined-rs`, `wave-groups`, `sm-specialised`, `flux-pull`,"
-                    " `distfuse`, `flux-ag`,"
-                    " `async-tp-ag` and `te-ring-ag` only, which are not run"
-                ),
+                "`mca` is used by the strategies `cu-split`, `t3-mca`,",
             ),
             ("mcaa", "unknown arbitration policy `mcaa`; did you mean `mca`?"),
             ("{policy: mca, treshold: 5}", "unknown parameter of policy `mca` `treshold`; did you mean `threshold`?"),

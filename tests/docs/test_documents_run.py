@@ -141,7 +141,7 @@ def test_example_runs(path: Path, rows_of_examples: dict[str, list[dict[str, str
 )
 def test_shown_code_is_the_example(document: str, source: str) -> None:
     shown = blocks(REPOSITORY / document, "python")
-    assert len(shown) == 1
+    assert shown
     assert shown[0] in (REPOSITORY / "docs" / "examples" / source).read_text(encoding="utf-8")
 
 
@@ -155,11 +155,12 @@ def test_python_of_the_users_pages_runs(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_experiment_of_the_users_pages_is_accepted(tmp_path: Path) -> None:
-    (full,), (machine, ring) = blocks(USERS / "run.md", "yaml"), blocks(USERS / "machines.md", "yaml")
+    (full,), (machine, nodes, ring) = blocks(USERS / "run.md", "yaml"), blocks(USERS / "machines.md", "yaml")
     (tmp_path / "my_policy.py").write_text('"""Nothing."""\n', encoding="utf-8")
     changed = re.sub(r"^(machine|tiling):.*\n", "", full, flags=re.MULTILINE) + machine
+    on_nodes = "name: nodes\nstrategy: sequential\n" + nodes
     unlike = re.sub(r"^(machine|mode):.*\n", "", full, flags=re.MULTILINE) + ring
-    for name, text in (("full", full), ("changed", changed), ("unlike", unlike)):
+    for name, text in (("full", full), ("changed", changed), ("nodes", on_nodes), ("unlike", unlike)):
         file = tmp_path / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
         result = CliRunner().invoke(main, ["config", "check", str(file)])

@@ -416,7 +416,7 @@ def test_two_senders_share_the_port_of_one_receiver(folder: Path) -> None:
     both, lane, *rest = points
     stored, no_lane, pulled = rest
     assert [point.reason for point in rest] == [
-        "", "no such lane of a pattern of so many GPUs", "no bulk stores alone, and engines push only",
+        "", "no such lane of a pattern of that many GPUs", "no bulk stores alone, and engines push only",
     ]  # fmt: skip
     assert (stored.row["means"], no_lane.row["lane"], pulled.row["pattern"]) == ("store", "7", "pulls_two_peers")
     assert both.simulations == lane.simulations
