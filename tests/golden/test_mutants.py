@@ -80,8 +80,10 @@ def lower_watermark(gpu: Any) -> None:
     gpu.channels["write_high_watermark"] -= 1
 
 
-def send_no_headers(gpu: Any) -> None:
-    gpu.ports[0].header_cost = 0
+def send_no_headers(gpu: GpuCore) -> None:
+    gpu.wire["header_cost"] = 0
+    for port in gpu.ports:
+        port.header_cost = 0
 
 
 def store_no_headers(gpu: Any) -> None:
@@ -170,7 +172,7 @@ MUTANTS = {
         in_record(lower_watermark), "t3-tiny ring t3 split queue", "copy-engine-scatter on a small h200"
     ),
     "headers of packets forgotten": Mutant(
-        in_record(send_no_headers), "h200 switch flux-push", "flux-push on a small h200"
+        partial(behind, "wire_to", send_no_headers), "h200 switch flux-push", "flux-push on a small h200"
     ),
     "headers of stores forgotten": Mutant(
         in_record(store_no_headers), "h200 switch flux-push", "flux-push on a small h200"
