@@ -174,8 +174,10 @@ DEFECTS = (
     (
         "no link in a collective",
         "t3sim.gpu.units.collective.move_lines",
-        "if is_sent and not has_buffer_room(gpu.ports[port_of(gpu, to)], n_sent):\n"
-        "        note_refused(cu, codes.FOR_LINK, 0)",
+        (
+            "if is_sent and not has_buffer_room(gpu.ports[port_of(gpu, to)], n_sent):\n"
+            "        note_refused(cu, codes.FOR_LINK, 0)"
+        ),
         "if is_sent and not has_buffer_room(gpu.ports[port_of(gpu, to)], n_sent):",
         None,
     ),
