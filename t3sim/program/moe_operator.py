@@ -144,15 +144,42 @@ class MoeOperator:
     def repeated(self, period: int) -> MoeOperator:
         """Return the operator in which GPU r routes its tokens as GPU r mod *period* does, seen from itself.
 
-        A GPU receives the mean of what all those receive that are a multiple of *period* away.
+        A GPU receives the mean of what all those receive that are a multiple of *period* away.  The experts of a GPU
+        are numbered anew for each source, so that they have about the loads of before: else the tokens of all sources
+        would meet at the same few experts, and the weights of the others would not be read.
         """
         routing, each = self.routing, self.routing.experts_per_gpu
         rank = np.arange(self.n)
-        first = routing.experts[rank % period]
-        turns = (rank // period * period * each)[:, None, None]
-        every = np.where(first == DROPPED, DROPPED, (first + turns) % routing.n_experts).astype(np.int32)
+        first = routing.experts[rank % period].astype(np.int64)
+        turned = (first + (rank // period * period * each)[:, None, None]) % routing.n_experts
+        home, local = np.divmod(turned, each)
+        distance = (home - rank[:, None, None]) % self.n
+        numbers = self._numbers_of_experts(period)[(rank % period)[:, None, None], distance, local]
+        every = np.where(first == DROPPED, DROPPED, home * each + numbers).astype(np.int32)
         weights = None if routing.weights is None else routing.weights[rank % period]
         return replace(self, routing=replace(routing, experts=every, weights=weights), period=period)
+
+    def _numbers_of_experts(self, period: int) -> Ints:
+        """Return the new number of each expert, by class of the source GPU and distance from it.
+
+        The old numbers if these have the loads of before.  Else the experts that lack most rows have those of the
+        next source, the one with most rows first.
+        """
+        n, each = self.n, self.routing.experts_per_gpu
+        rows = self.routing.rows().reshape(n, n, each)
+        loads = self.routing.loads()
+        numbers = np.broadcast_to(np.arange(each), (period, n, each)).copy()
+        distances = np.arange(n)
+        sent = [rows[(gpu - distances) % period, ((gpu - distances) % period + distances) % n] for gpu in range(period)]
+        if all(np.array_equal(np.sort(one.sum(axis=0)), np.sort(loads[gpu])) for gpu, one in enumerate(sent)):
+            return numbers
+        for gpu, of_sources in enumerate(sent):
+            lacks = loads[gpu].astype(np.float64) * (of_sources.sum() / max(int(loads[gpu].sum()), 1))
+            for distance, of_source in enumerate(of_sources):
+                by_rows, by_lack = np.argsort(-of_source, kind="stable"), np.argsort(-lacks, kind="stable")
+                numbers[(gpu - distance) % period, distance, by_rows] = by_lack
+                lacks[by_lack] -= of_source[by_rows]
+        return numbers
 
     def in_classes(self, n_classes: int) -> MoeOperator:
         """Return the operator of GPUs in as many classes, equally large, of like loads: those of a class are alike.

@@ -188,7 +188,7 @@ def entry(field: str, by: int) -> Callable[[Moves], Moves]:
     [
         ("combine", "low-latency combine, sum", "n_operands", -1, "lacks the contribution of expert 1 of the token"),
         ("combine", "low-latency combine, sum", "operand", -4, "is not inside one buffer"),
-        ("dispatch", "low-latency dispatch, receive", "operand", 4, "is another element"),
+        ("dispatch", "low-latency dispatch, receive", "operand", -4, "is another element"),
     ],
 )
 def test_a_wrong_row_is_noticed(stage: str, operation: str, field: str, by: int, word: str) -> None:

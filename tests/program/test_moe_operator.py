@@ -74,3 +74,11 @@ def test_rows_that_come_back_have_a_place_each() -> None:
 def test_experts_of_several_gpus_are_refused() -> None:
     with pytest.raises(UsageError, match=r"experts\.tp"):
         operator(ep=2, tp=2)
+
+
+@pytest.mark.parametrize("groups", [{}, {"groups": 8, "top_groups": 4}])
+@pytest.mark.parametrize("tokens", [2, 8])
+def test_turned_experts_have_the_loads_of_before(tokens: int, groups: dict[str, int]) -> None:
+    """Tokens of several GPUs do not meet at the same few experts: their weights are what few tokens cost."""
+    op = operator(n_experts=64, ep=8, top_k=8, tokens_per_gpu=tokens, **groups)
+    assert op.routing.loads().tolist() == np.full((8, 8), tokens).tolist()
