@@ -17,6 +17,7 @@ from t3sim.program.operator import Operator
 from t3sim.program.roles import PIECES_OF_CHUNK, Roles, Step, pieces_of
 
 LEAST_PART = 8  # part of a step of the buffer that is worth a channel
+LONGEST_PART = 32  # steps of the buffer above which more channels are taken
 
 
 def all_to_all_program(op: Operator, rank: int) -> Program:
@@ -111,15 +112,16 @@ def rails_program(op: Operator, rank: int) -> Program:
 def parts_of_peer(size: int, n: int, channels: int, step: int) -> int:
     """Return into how many parts, each on a channel of its own, the *size* bytes for each of *n* GPUs are cut.
 
-    As few as give each channel one peer, more while parts are longer than a *step* of the buffer; none is shorter than
-    an eighth of that (NCCL: ``calcP2pChannelCount``).
+    As few as give each channel one peer, and none shorter than an eighth of a *step* of the buffer; more while parts
+    are longer than 32 steps (NCCL, ``src/enqueue.cc``, ``addP2pToPlan``, within a node).
     """
     n_parts = channels
     while n_parts * n > channels and n_parts > 1:
         n_parts //= 2
-    while max(step // LEAST_PART, -(-size // n_parts)) > step and n_parts <= channels // 2:
+    n_parts = max(min(n_parts, -(-size // max(step // LEAST_PART, 1))), 1)
+    while -(-size // n_parts) > LONGEST_PART * step and n_parts <= channels // 2:
         n_parts *= 2
-    return max(min(n_parts, -(-size // max(step // LEAST_PART, 1))), 1)
+    return n_parts
 
 
 def _role(op: Operator, name: str, number: int, columns: list[list[Step]]) -> Moves:

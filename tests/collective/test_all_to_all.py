@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t3lab.cli.validate import machine_of
-from t3sim.program.all_to_all import all_to_all_program
+from t3sim.program.all_to_all import all_to_all_program, parts_of_peer
 from t3sim.program.operator import Operator
 from t3sim.program.verify import problems_of
 from t3sim.results.writer import read_results
@@ -23,6 +23,15 @@ strategy: sequential
 sweep: {{grid: {{mode: [mirrored, explicit]}}}}
 """
 MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "parts"),
+    [(8, 8 * MIB, 4), (8, 64 << 10, 1), (2, 32 * MIB, 16), (2, 512 * MIB, 32), (8, 256 * MIB, 16), (64, 1 * MIB, 1)],
+)
+def test_a_peer_has_the_channels_that_nccl_takes(n: int, size: int, parts: int) -> None:
+    """Of 32 channels and steps of 512 KiB, by hand; more than 16 MiB on a channel takes twice as many."""
+    assert parts_of_peer(size, n, 32, MIB // 2) == parts
 
 
 @pytest.mark.parametrize(("n", "size"), [(2, 4096), (5, 70_000), (8, 8 * MIB)])
