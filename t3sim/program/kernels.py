@@ -278,10 +278,10 @@ def refuse_without_engines(op: Operator, strategy: str) -> None:
 
 
 def refuse_several_nodes(op: Operator, name: str) -> None:
-    """Raise ``UsageError``, naming the collective *name*, if its GPUs are on several nodes."""
+    """Raise ``UsageError``, naming the collective or strategy *name*, if its GPUs are on several nodes."""
     if op.ranks.n_nodes > 1:
-        where = f"{op.n} GPUs are on {op.ranks.n_nodes} nodes (`machine.link.gpus_per_node`)"
-        raise UsageError(f"workload.collective.algorithm: {name} is for the GPUs of one node, and {where}")
+        where = f"{op.n} GPUs are on {op.ranks.n_nodes} nodes"
+        raise UsageError(f"machine.link.gpus_per_node: {where}, and {name} is for the GPUs of one")
 
 
 def refuse_on_ring(op: Operator, name: str, instead: str) -> None:
@@ -293,7 +293,7 @@ def refuse_on_ring(op: Operator, name: str, instead: str) -> None:
 
 
 def refuse_without_multicast(op: Operator, name: str) -> None:
-    """Raise ``UsageError``, naming the collective *name*, unless a switch of the machine has multicast."""
+    """Raise ``UsageError``, naming the collective or strategy *name*, unless the switch has multicast."""
     refuse_several_nodes(op, name)
     if op.machine.link.multicast is None:
         raise UsageError(

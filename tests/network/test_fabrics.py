@@ -87,7 +87,8 @@ REFUSED = {
     "broadcast by one GPU": (("workload.collective.op=broadcast",), "explicit"),
     "reduction in a switch of several nodes": (("workload.collective.algorithm=nccl-nvls",), "nvls"),
     "kernels of one node": (
-        ("workload.collective.op=all-reduce", "workload.collective.algorithm=vllm-one-stage"), "gpus_per_node",
+        ("workload.collective.op=all-reduce", "workload.collective.algorithm=vllm-one-stage"),
+        ": machine.link.gpus_per_node: ",
     ),
     "multicast without a switch": (
         ("machine.link.topology=ring", "machine.link.multicast={reduction_bandwidth: 1 GB/s, table: 4 KiB}"),
