@@ -8,6 +8,7 @@ A *row* is one token at one expert.  At an expert's GPU the rows lie expert by e
 on (its own first), in the order of their tokens there.  Tokens of a GPU are numbered so that those with as many
 experts, and as many GPUs of these, follow each other: the time does not depend on their numbers.
 All distances count from the GPU that is asked for, so that equal loads have equal programs.
+In mirrored mode GPUs are made alike (``MoeOperator.repeated``): loads of experts are kept, not which expert has which.
 Leaves out: shared experts, which every GPU computes for its own tokens; experts that several GPUs share.
 Pinned by ``tests/program/test_moe_operator.py``.
 """

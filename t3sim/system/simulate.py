@@ -30,6 +30,9 @@ from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.routings import routing_of
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
+# By which share the most loaded class of GPUs may have less rows than the most loaded GPU; assumed.
+CLASS_TOLERANCE = 0.05
+
 
 @dataclass(frozen=True)
 class SublayerResult:
@@ -197,9 +200,6 @@ def _moe_operator(machine: MachineSpec, workload: WorkloadSpec, *, is_mirrored: 
         message = f"the most loaded GPU has over {share} more rows than any class of GPUs that one could represent"
         raise UsageError(f"mode: is mirrored, and {message}; use `explicit`")
     return found
-
-
-CLASS_TOLERANCE = 0.05  # by which the most loaded class of GPUs may have less rows than the most loaded GPU
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum
