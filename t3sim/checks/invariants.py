@@ -21,7 +21,7 @@ from t3sim.checks.specification import end_claims, specification_claims
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import IN_STREAM, arrived_messages, queued_requests
 from t3sim.gpu.time_accounts import idle_slots, movers, time_accounts, units_of
-from t3sim.gpu.units import _jit, codes, loop
+from t3sim.gpu.units import _kept, codes, loop
 from t3sim.gpu.units.l2.l2_slice import DIRTY_MASK
 from t3sim.program.operations import Gemm
 
@@ -54,7 +54,7 @@ def check_invariants(core: GpuCore, name: str) -> None:
 
 def claims(core: GpuCore) -> Iterator[Claim]:
     """Yield every claim about *core* that can be made now."""
-    if _jit.IS_COUNTING:
+    if _kept.IS_COUNTING:
         yield from request_claims(core)
         yield from time_claims(core)
         yield from workload_claims(core)
@@ -65,7 +65,7 @@ def claims(core: GpuCore) -> Iterator[Claim]:
     yield from specification_claims(core)
     if core.has_run_all:
         yield from end_claims(core)
-    if not core.gpu.is_busy and core.n_programs and _jit.IS_COUNTING:
+    if not core.gpu.is_busy and core.n_programs and _kept.IS_COUNTING:
         yield from account_claims(core)
 
 
@@ -212,7 +212,7 @@ def sum_claims(core: GpuCore) -> Iterator[Claim]:
     gpu, channels = core.gpu, channels_of(core)
     totals = core.series.sum(axis=0)
     served = channels["n_served"].sum(axis=0)
-    if _jit.IS_COUNTING:
+    if _kept.IS_COUNTING:
         for column, name, kinds in (
             (loop.BIN_COMPUTE_READ, "compute reads", (codes.OPERAND_READ,)),
             (loop.BIN_COMPUTE_WRITE, "compute writes", (codes.WRITE_BACK, codes.LOCAL_STORE, codes.LOCAL_UPDATE)),

@@ -10,7 +10,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings, wire_time
 from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
-from t3sim.gpu.units import _jit, codes
+from t3sim.gpu.units import _kept, codes
 from t3sim.gpu.units.state import INVERSE_SHIFT, Layout
 
 GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
@@ -58,7 +58,7 @@ def layout_for(machine: MachineSpec, n_classes: int = 2) -> Layout:
     what the machine uses, so that an index beyond it fails.
     """
     used = capacities_of(machine, n_classes)
-    if _jit.IS_INTERPRETED:
+    if _kept.IS_INTERPRETED:
         return used
     standard = Layout()
     ways = _grown(standard.l2_associativity, used.l2_associativity)

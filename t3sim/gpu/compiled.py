@@ -1,8 +1,8 @@
 """The loop and the policies as compiled functions.  Machines of one ``Layout`` share one compilation.
 
 A loop that is not in the cache is compiled by two processes: what a function of the kernel becomes is kept in a file
-(``kernel/_jit``), and what calls it reads that.  The other process takes what the loop calls from the last function to
-the first, this one from the first to the last, after the compute units; where they meet, each finds the rest done.
+(``units/_compiler``), and what calls it reads that.  The other process takes what the loop calls from the last function
+to the first, this one from the first to the last, after the compute units; where they meet, each finds the rest done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
-from t3sim.gpu.units import _jit, loop, state
+from t3sim.gpu.units import _kept, loop, state
 from t3sim.gpu.units.link import wire
 from t3sim.gpu.units.loop import advance, advance_compute_units
 from t3sim.gpu.units.state import Layout, channel_dtype, gpu_dtype
@@ -35,13 +35,17 @@ NUMBERS = ("now", "slot_end", "bin_index", "p")  # what the loop calls its own n
 
 def is_compiled(layout: Layout) -> bool:
     """Return whether the loop for *layout* need not be compiled: it is in the cache, or it runs interpreted."""
-    return _jit.IS_INTERPRETED or _jit.is_kept(advance, argument_types(layout))
+    if _kept.IS_INTERPRETED:
+        return True
+    from t3sim.gpu.units import _compiler
+
+    return bool(_compiler.is_kept(advance, argument_types(layout)))
 
 
 @cache
 def compiled_advance(layout: Layout) -> Callable[..., int]:
     """Return the loop for *layout*, compiled or read from the cache (see ``interpreted``)."""
-    if _jit.IS_INTERPRETED:
+    if _kept.IS_INTERPRETED:
         return interpreted(advance)
     entry: Any = cast("Any", advance).entry
     if not is_compiled(layout):
@@ -66,7 +70,7 @@ def compiled_carry() -> Callable[..., bool]:
 
 def _entry_of(function: Any, *arguments: Any) -> Callable[..., Any]:
     """Return *function* of the kernel, a brief one, for arrays of records and whole numbers, as Python can call it."""
-    if _jit.IS_INTERPRETED:
+    if _kept.IS_INTERPRETED:
         return interpreted(function)
     from numba import int64
 
@@ -92,9 +96,11 @@ def interpreted(function: Any) -> Callable[..., Any]:
 @contextmanager
 def compiling_beside(layout: Layout) -> Iterator[None]:
     """Let another process compile what the loop calls, if there can be one and it can leave that for this one."""
+    from t3sim.gpu.units import _compiler
+
     nothing, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
     other = None
-    if _jit.CACHE_DIRECTORY is not None:
+    if _compiler.CACHE_DIRECTORY is not None:
         with suppress(OSError):  # no room for one more process: this one compiles all
             other = subprocess.Popen(
                 command_beside(layout), stdin=nothing, stdout=nothing, stderr=nothing,
@@ -171,9 +177,11 @@ def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
 
     Raises ``PluginError`` if a user wrote it and it cannot be compiled or does not return a whole number.
     """
-    if _jit.IS_INTERPRETED:
+    if _kept.IS_INTERPRETED:
         return guarded(pick_stream) if is_policy_of_a_user(pick_stream) else pick_stream
     from numba import from_dtype, njit, types
+
+    from t3sim.gpu.units import _compiler
 
     arguments = (from_dtype(channel_dtype(layout)), types.int64)
     function = getattr(pick_stream, "py_func", pick_stream)
@@ -185,4 +193,4 @@ def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
             raise compile_error(error, function) from error
         for signature in inferred.nopython_signatures:
             check_return_type(signature.return_type, types.Integer, function)
-    return _jit.callback(function, (arguments, types.int64))
+    return _compiler.callback(function, (arguments, types.int64))

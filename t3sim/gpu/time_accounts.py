@@ -37,7 +37,7 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     """Return for each kind of unit the ticks of [unit, reason] from tick *start* to *total*, when its work is over.
 
     Each row adds up to *total* - *start*; the one of the L2 banks is of all of them.  The kernel must have its ledger
-    (``_jit.IS_COUNTING``), what was loaded must have ended, and *start* must not be later than it began.
+    (``_kept.IS_COUNTING``), what was loaded must have ended, and *start* must not be later than it began.
     """
     gpu = core.gpu
     slot, launch = core.slot_ticks, int(gpu.first_active_at)

@@ -20,7 +20,7 @@ from t3sim.checks.audit import Audit
 from t3sim.checks.dram.rules import RULES
 from t3sim.checks.invariants import broken, claims
 from t3sim.errors import ModelError, T3SimError
-from t3sim.gpu.units import _jit, codes
+from t3sim.gpu.units import _kept, codes
 from t3sim.selfcheck import traffic
 from t3sim.selfcheck.data_cases import DataCase, loaded, random_case, run_case
 from t3sim.selfcheck.known import known_runs
@@ -164,7 +164,7 @@ def determinism(depth: Depth) -> str:
 
 def interpreted(depth: Depth) -> str:
     """Does the kernel as plain Python, where no integer may overflow, issue the commands of the compiled one?"""
-    if _jit.IS_INTERPRETED:
+    if _kept.IS_INTERPRETED:
         return "nothing to compare: T3SIM_INTERPRETED=1 is set"
     names = list(depth.interpreted)
     for name, found in zip(names, interpreted_digests(names), strict=True):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from t3sim.arrays import chosen
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.time_accounts import time_accounts, units_of
-from t3sim.gpu.units import _jit, codes, loop
+from t3sim.gpu.units import _kept, codes, loop
 from t3sim.observe.timeline import Flow, Place, Timeline
 from t3sim.observe.waits import REASONS, Wait
 from t3sim.program.operations import Gemm, Moves, has_unlike_chunks
@@ -100,7 +100,7 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
     *start* is when its kernel was launched, *end* when its work was over, or later.  The ticks of a kind of unit add
     up to that time times their number.  A kernel without its ledger (``T3SIM_LEDGER=0``) has no rows.
     """
-    if not _jit.IS_COUNTING:
+    if not _kept.IS_COUNTING:
         return ()
     n_units = units_of(core.machine, len(core.ports), core.tables.n_contexts)
     return tuple(

@@ -119,9 +119,9 @@ def counts(*overrides: str) -> dict[str, Any]:
     """Simulate the fused sublayer on a kernel that counts; only in a process that has not imported the kernel."""
     if any(name.startswith("t3sim.gpu.units.") for name in sys.modules):
         raise RuntimeError("the kernel has been imported already, without the counting")
-    from t3sim.gpu.units import _jit
+    from t3sim.gpu.units import _compiler, _jit
 
-    _jit.CACHE_DIRECTORY = None  # the sources do not tell that it counts
+    _compiler.CACHE_DIRECTORY = None  # the sources do not tell that it counts
     _jit.kernel = counting(_jit.kernel)
     from tests.bench import costs
 

@@ -35,6 +35,17 @@ def test_help_lists_the_commands_without_importing_them():
         assert text in output
 
 
+@pytest.mark.parametrize("arguments", [["list"], ["config", "check", "good.yaml"]])
+def test_what_simulates_nothing_does_not_import_numba(arguments, tmp_path):
+    (tmp_path / "good.yaml").write_text(GOOD)
+    code = (
+        f"import sys; from t3sim.cli import main\ntry: main({arguments})\nexcept SystemExit as end: print(end.code)\n"
+        "print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["0", "False"]
+
+
 def test_show_prints_value_unit_origin_and_source(t3sim):
     result = t3sim("config", "show", "good.yaml", "-s", "machine.link.bandwidth=100 GB/s")
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from t3sim.gpu.units import _jit
+from t3sim.gpu.units import _kept
 from tests.conftest import DEEP, REPOSITORY, cases
 from tests.smoke.command_line import ONE_POINT
 
@@ -191,13 +191,13 @@ class TestEdits:
         assert [workshop.probe(), other.probe()] == [(OLD, 1, []), (NEW, 1, [])]
 
     def test_every_compiled_file_is_in_the_digest(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_jit, "PACKAGE", workshop.package / "t3sim")
-        seen = {_jit.source_digest()}
-        for folder in _jit.COMPILED_FOLDERS:
+        monkeypatch.setattr(_kept, "PACKAGE", workshop.package / "t3sim")
+        seen = {_kept.source_digest()}
+        for folder in _kept.COMPILED_FOLDERS:
             for path in sorted((workshop.package / "t3sim" / folder).rglob("*.py")):
                 path.write_bytes(path.read_bytes() + b"\n")
-                assert _jit.source_digest() not in seen, path
-                seen.add(_jit.source_digest())
+                assert _kept.source_digest() not in seen, path
+                seen.add(_kept.source_digest())
         assert len(seen) > 15
 
 
@@ -316,25 +316,30 @@ class TestPlaces:
         (tmp_path / "link").symlink_to(tmp_path / "shared" / "mine")
         monkeypatch.setenv("T3SIM_CACHE_DIR", str(tmp_path / "link"))
         if is_used:
-            assert _jit.cache_directory() == tmp_path / "shared" / "mine" / _jit.source_digest()
+            assert _kept.cache_directory() == tmp_path / "shared" / "mine" / _kept.source_digest()
         else:
             with pytest.warns(UserWarning, match=f"no kernel cache .{tmp_path / 'shared'} can be written by others"):
-                assert _jit.cache_directory() is None
+                assert _kept.cache_directory() is None
 
     def test_the_command_line_says_it_in_one_line(self, fresh: Workshop) -> None:
         fresh.cache.write_text("a file", encoding="utf-8")
         (fresh.package / "e.yaml").write_text(ONE_POINT + "arbitration: round_robin\n", encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, "-m", "t3sim", "config", "check", "e.yaml"],
+        command = [sys.executable, "-m", "t3sim", "run", "e.yaml"]
+        with subprocess.Popen(
+            command,
             env=fresh.environment(),
             cwd=fresh.package,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-        )
-        assert done.returncode == 0
-        assert len(done.stderr.splitlines()) == 1
-        assert done.stderr.startswith("t3sim: warning: no kernel cache (")
+        ) as run:
+            assert run.stdout is not None
+            while not (line := run.stdout.readline()).startswith("compiling "):
+                assert line
+            run.kill()
+            _, said = run.communicate()
+        assert len(said.splitlines()) == 1
+        assert said.startswith("t3sim: warning: no kernel cache (")
 
 
 POLICY = """
@@ -359,7 +364,7 @@ def preferred(channel):
 ASK_POLICY = """
 import numba
 from t3sim.gpu.compiled import compiled_policy
-from t3sim.gpu.units._jit import ask
+from t3sim.gpu.units._ask import ask
 from t3sim.gpu.units.state import Layout, empty_gpu
 from policy import pick_stream
 

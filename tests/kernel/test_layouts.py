@@ -14,13 +14,13 @@ from t3sim.config.presets import preset_names
 from t3sim.gpu.assemble import capacities_of, layout_for
 from t3sim.gpu.compiled import compiled_advance, is_compiled
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.units import _jit
+from t3sim.gpu.units import _compiler, _kept
 from t3sim.gpu.units.state import Layout, empty_gpu
 from tests.conftest import REPOSITORY
 from tests.kernel.small import core_of, trace_of, with_gemm
 
 HBM3 = Layout(n_dram_banks=MOST_BANKS_OF_A_CHANNEL)
-compiled_only = pytest.mark.skipif(_jit.IS_INTERPRETED, reason="interpreted, a machine has exactly what it uses")
+compiled_only = pytest.mark.skipif(_kept.IS_INTERPRETED, reason="interpreted, a machine has exactly what it uses")
 
 
 @compiled_only
@@ -98,7 +98,7 @@ def test_the_cache_knows_which_layouts_it_has() -> None:
 ASK_FOR_FORMS = """
 from numba.core.caching import NullCache
 from t3sim.gpu import compiled
-from t3sim.gpu.units import _inner, _jit
+from t3sim.gpu.units import _compiler, _inner
 from t3sim.gpu.units.loop import advance
 from t3sim.gpu.units.state import Layout
 
@@ -106,13 +106,13 @@ class Linked(Exception): pass
 
 def finalize(library): raise Linked
 
-asked, plain = {}, _jit.KernelFunction.get_call_template
+asked, plain = {}, _compiler.KernelDispatcher.get_call_template
 
 def note(function, args, kws):
-    asked[function.py_func.__name__] = tuple(map(_jit.widened, args))
+    asked[function.py_func.__name__] = tuple(map(_compiler.widened, args))
     return plain(function, args, kws)
 
-_jit.KernelFunction.get_call_template, _inner.EntryLibrary.finalize = note, finalize
+_compiler.KernelDispatcher.get_call_template, _inner.EntryLibrary.finalize = note, finalize
 entry = advance.entry
 entry._cache = NullCache()
 try:
@@ -125,7 +125,7 @@ except Linked:
 
 
 @compiled_only
-@pytest.mark.skipif(_jit.CACHE_DIRECTORY is None, reason="there is no kernel cache")
+@pytest.mark.skipif(_compiler.CACHE_DIRECTORY is None, reason="there is no kernel cache")
 def test_two_processes_compile_the_forms_that_the_loop_asks_for() -> None:
     """Does the loop find what another process has compiled for it, and is that most of what it calls?"""
     compiled_advance(Layout())

@@ -13,7 +13,7 @@ from t3sim.checks.audit import Audit
 from t3sim.checks.invariants import broken
 from t3sim.config.presets import load_tiling
 from t3sim.errors import ModelError
-from t3sim.gpu.units import _jit
+from t3sim.gpu.units import _kept
 from t3sim.program.operations import Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Part
@@ -88,7 +88,7 @@ def test_what_is_cut_off_is_no_error_and_all_else_is_checked() -> None:
     of_unit: dict[str, int] = {}
     for wait in phase.waits:
         of_unit[wait.unit] = of_unit.get(wait.unit, 0) + wait.ticks
-    assert of_unit.get("compute unit", 0) == (SPEC.gpu.n_compute_units * phase.ticks if _jit.IS_COUNTING else 0)
+    assert of_unit.get("compute unit", 0) == (SPEC.gpu.n_compute_units * phase.ticks if _kept.IS_COUNTING else 0)
 
 
 @pytest.mark.parametrize("beside", cases(["read", "write", "copy"], "write"))

@@ -16,7 +16,6 @@ from t3sim.config.experiment import RunSpec
 from t3sim.experiment.running.phase_task import PhaseTask
 from t3sim.experiment.running.workers import Workers
 from t3sim.gpu.compiled import compiled_advance, is_compiled
-from t3sim.gpu.units import _jit
 from t3sim.gpu.units.state import Layout
 from t3sim.system.compilation import layouts_of
 
@@ -82,7 +81,9 @@ def prepare_kernel(layouts: Iterable[Layout], say: Callable[[str], None]) -> Non
     """Compile the kernel for *layouts*, those that the kernel cache lacks; *say* receives the name of each before."""
     for layout in layouts:
         if not is_compiled(layout):
-            seconds, folder = in_words(COMPILE_SECONDS * host_factor()), _jit.CACHE_DIRECTORY
+            from t3sim.gpu.units import _compiler
+
+            seconds, folder = in_words(COMPILE_SECONDS * host_factor()), _compiler.CACHE_DIRECTORY
             kept = "in this process only" if folder is None else f"once; kept in {folder}"
             say(f"compiling   the kernel for {described(layout)}: about {seconds}, {kept}")
             compiled_advance(layout)

@@ -132,7 +132,7 @@ class InnerCompiler(EntryCompiler):
         """Give the symbol of the function no number of this process: callers in another one link it by name.
 
         What is left is its module, its own name and the types of its arguments, of which records are named after their
-        content (``_jit``): no two forms have the same.
+        content (``_compiler``): no two forms have the same.
         """
         self.state.func_id.unique_id = 0
         return super()._compile_bytecode()

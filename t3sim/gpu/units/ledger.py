@@ -8,7 +8,8 @@ Read by ``t3sim.checks.invariants``; the last reason of each unit, and what a wo
 """
 
 from t3sim.gpu.units import codes
-from t3sim.gpu.units._jit import IS_COUNTING, kernel
+from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units._kept import IS_COUNTING
 
 
 @kernel

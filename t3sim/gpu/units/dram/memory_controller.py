@@ -10,7 +10,8 @@ Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 """
 
 from t3sim.gpu.units import codes
-from t3sim.gpu.units._jit import ask, kernel
+from t3sim.gpu.units._ask import ask
+from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.dram.dram_channel import (
     NO_COMMAND,
     choose_direction_to_drain,
