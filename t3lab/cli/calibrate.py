@@ -102,7 +102,7 @@ def calibrate(
         keys = read_calibration(listed, measurements)
         chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
     groups = () if no_search else tuple(GROUPS)
-    resolved = resolved_machine_of(start, ())
+    resolved = resolved_machine_of(start, (), "--start")
     machine = resolved.spec
     directory = output or Path("results") / "calibration"
     kernels, _ = resolve_kernels(tiling, resolved)

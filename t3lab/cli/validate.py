@@ -271,14 +271,14 @@ def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
     return resolved_machine_of(name, overrides).spec
 
 
-def resolved_machine_of(name: str, overrides: Sequence[str]) -> ResolvedMachine:
-    """Return the same with the library that it names."""
+def resolved_machine_of(name: str, overrides: Sequence[str], option: str = "--machine") -> ResolvedMachine:
+    """Return the same with the library that it names; errors begin with the *option* that gave the name."""
     from t3sim.config.resolve import resolve_machine
     from t3sim.config.trees import Problems
     from t3sim.config.yaml_loader import Node, Position
     from t3sim.experiment.planning.sweep import overridden
 
-    problems, at = Problems("--machine"), Position("--machine")
+    problems, at = Problems(option), Position(option)
     root, _, _ = overridden(Node({"machine": Node(name, at)}, at), [], overrides, problems)
     for key, node in root.value.items():
         if key != "machine":
@@ -287,7 +287,7 @@ def resolved_machine_of(name: str, overrides: Sequence[str]) -> ResolvedMachine:
         raise problems.in_reading_order()
     found = resolve_machine(root.value["machine"])
     if not found.spec.is_uniform:
-        raise UsageError(f"--machine {name}: its GPUs are not identical; a validation simulates one for all")
+        raise UsageError(f"{option} {name}: its GPUs are not identical; a validation simulates one for all")
     return found
 
 

@@ -94,16 +94,20 @@ def figures_of(
 
     results = read_folder(folder)
     wanted = list(names or results.figures)
-    problems: list[NoFigure] = []
+    problems: dict[str, NoFigure] = {}
 
     def note(name: str, error: NoFigure) -> None:
         if on_missing is None:
             raise error
-        problems.append(error)
-        on_missing(f"no figure {name}: {error}")
+        problems[name] = error
 
     drawn = draw_figures(results, wanted, columns, note)
     files = {name: save(drawings, Path(output or folder) / name) for name, drawings in drawn}
+    if len(problems) == 1 and not files:
+        raise next(iter(problems.values()))
+    for name, error in problems.items():
+        assert on_missing is not None
+        on_missing(f"no figure {name}: {error}")
     if problems and not files:
-        raise problems[0]
+        raise InputDataError(f"{folder}: none of the figures can be drawn")
     return files

@@ -92,7 +92,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="t3sim")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error (may appear anywhere).")
 def main(debug: bool) -> None:
-    """Simulate how a GPU overlaps a GEMM with the collective on its output.
+    """Simulate GPUs that overlap GEMMs with their collectives.
 
     Exit codes: 0 done, 2 bad configuration or usage, 3 bad input data, 4 broken model invariant or
     deadlock, 5 environment, 6 finished with failed points, 130 interrupted.

@@ -33,12 +33,12 @@ def config() -> None:
     """Check or show what an experiment resolves to."""
 
 
-@config.command()
+@config.command(short_help="Check FILE without running it.")
 @click.argument("file", type=click.Path())
 @override_option
 @trace_root_option
 def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None:
-    """Read FILE, check everything that can be checked without running it, and say what it would run."""
+    """Check everything in FILE that can be checked without running it, and list what it would run."""
     from t3sim.analysis.figures import check_figure_names
     from t3sim.experiment.planning.plan import load_experiment
 
@@ -108,7 +108,7 @@ def _as_written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
 
 
-@config.command()
+@config.command(short_help="Print every resolved value, its origin and source.")
 @click.argument("file", type=click.Path())
 @override_option
 @trace_root_option
@@ -170,7 +170,7 @@ def schema() -> None:
     click.echo(json.dumps(experiment_schema(), indent=2, allow_nan=False))
 
 
-@config.command()
+@config.command(short_help="Print a page about every key.")
 def reference() -> None:
     """Print a page about every key: meaning, unit and allowed values, default, an example and its source."""
     from t3sim.experiment.planning.reference import reference as page

@@ -16,7 +16,10 @@ INDENT = "  "
 @click.command()
 @click.argument("kind", required=False)
 def list(kind: str | None) -> None:  # noqa: A001 - the name of the command
-    """List experiments, machines, strategies, policies and models, or only those of one KIND."""
+    """List the names that experiments and commands take, or only those of one KIND.
+
+    KIND is experiments, machines, strategies, policies or models.
+    """
     from t3sim.errors import UsageError
     from t3sim.registry import unknown_name
 

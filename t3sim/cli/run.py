@@ -38,7 +38,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 def worker_options(command: F) -> F:
     """Add the options of every command that simulates phases: by which workers, and where finished ones are kept."""
-    jobs = "Worker processes [default: one for each core, if it pays]."
+    jobs = "Worker processes [default: up to one for each core, by the estimated cost]."
     scheduler = "Use the workers of this dask scheduler, like tcp://host:8786."
     phases = "Folder of finished phases, which several runs can share [default: OUTPUT/phases]."
     folder = click.Path(path_type=Path, file_okay=False)
@@ -73,9 +73,9 @@ def run(
     check: bool,
     data: bool,
 ) -> None:
-    """Simulate the experiment FILE; a sweep is just an experiment with a `sweep:` block.
+    """Simulate the experiment FILE: a YAML file, or a name that `t3sim list experiments` shows.
 
-    The same command resumes a run that was interrupted in whatever way.
+    The same command resumes an interrupted run.
     """
     from t3sim.advice.validated import extrapolations
     from t3sim.analysis.figures import check_figure_names, figures_of

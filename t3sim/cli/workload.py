@@ -35,7 +35,7 @@ def workload() -> None:
     """Show what a model or an experiment computes."""
 
 
-@workload.command()
+@workload.command(short_help="Print the GEMMs and other operators of one GPU.")
 @click.argument("what", metavar="EXPERIMENT|MODEL")
 @click.option("--tp", type=click.IntRange(1), metavar="N", help="GPUs in the ring [default: those it names].")
 @click.option("--tokens", type=click.IntRange(1), metavar="N", help="Rows of every GEMM [default: those it names].")

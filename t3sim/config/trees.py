@@ -4,7 +4,7 @@ The tree is kept with the spec, so that every value can be shown with its origin
 the line that caused it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -249,6 +249,16 @@ def fields_at(model: type[BaseModel] | None, location: tuple[Any, ...]) -> dict[
         annotation = None if field is None else field.annotation
     of = _model_of(annotation)
     return {} if of is None else of.model_fields
+
+
+def paths_to(key: str, model: type[BaseModel], prefix: str) -> Iterator[str]:
+    """Yield the dotted path of every field called *key* below *model*, which is at *prefix*."""
+    for name, field in model.model_fields.items():
+        if name == key:
+            yield f"{prefix}.{name}"
+        inner = _model_of(field.annotation)
+        if inner is not None:
+            yield from paths_to(key, inner, f"{prefix}.{name}")
 
 
 def value_at(spec: BaseModel, path: str) -> Any:

@@ -13,11 +13,11 @@ from t3sim.config.presets import folder_of, load_preset, no_such_file, preset_na
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError
+from t3sim.registry import ADVICE
 from t3sim.workload.hf_config import read_hf_config
 from t3sim.workload.sublayers import TURNED_AROUND, lacks
 
 HF_SUFFIX = ".json"
-ADVICE = "of a checkpoint, give the path of a config.json"
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,12 @@ def named_model(
     Raises ``ConfigError`` at the place that names it, or at the place in its file that is wrong.
     """
     if "://" in name:
-        raise ConfigError((named_at or Position("")).problem(key, f"`{name}`: URLs are not fetched; {ADVICE}"))
+        raise ConfigError((named_at or Position("")).problem(key, f"`{name}`: URLs are not fetched; {ADVICE['model']}"))
     if name not in preset_names("model") and os.path.isfile(folder_of(named_at, folder) / name / "config.json"):  # noqa: PTH113
         name = str(Path(name) / "config.json")  # the folder of a checkpoint
     if name.endswith(HF_SUFFIX):
         return _from_hf_config(name, named_at, key, folder)
-    try:
-        node = without(load_preset("model", name, named_at, key, folder), "description")
-    except ConfigError as error:
-        if name.endswith((".yaml", ".yml")) or "did you mean" in error.problems[0].message:
-            raise
-        first = replace(error.problems[0], message=f"{error.problems[0].message}; {ADVICE}")
-        raise ConfigError([first, *error.problems[1:]]) from None
+    node = without(load_preset("model", name, named_at, key, folder), "description")
     if node.is_mapping and "name" not in node.value:
         node = replace(node, value={"name": Node(Path(node.position.file).stem, node.position), **node.value})
     leaves = {".".join(path): leaf for path, leaf in node.leaves()}

@@ -155,6 +155,15 @@ def test_plot_command_draws_what_it_is_asked_for(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["runtime_split.pdf", "runtime_split.png"]
 
 
+def test_plot_gives_each_reason_once(tmp_path: Path) -> None:
+    write_folder(tmp_path, study(1))
+    one = CliRunner().invoke(plot, [str(tmp_path), "straggler"])
+    assert (one.output, type(one.exception)) == ("", InputDataError)  # its message is the error of the command
+    two = CliRunner().invoke(plot, [str(tmp_path), "straggler", "slow_link"])
+    assert two.output.count("note: no figure") == 2
+    assert "none" in str(two.exception)
+
+
 def test_plot_without_traffic_says_so(tmp_path: Path) -> None:
     record = RunRecord(tp=4, machine="t3-150", strategy="sequential", mode="mirrored", time_us=10.0, rs_us=10.0)
     write_results(tmp_path, [record])

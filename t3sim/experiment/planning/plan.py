@@ -26,18 +26,25 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
-from t3sim.config.machine import MachineSpec
+from t3sim.config.machine import MachineSpec, UniformMachineSpec
 from t3sim.config.operating_points import OperatingPoint
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
-from t3sim.config.trees import MAX_GUESSES, Problems, problem_at, spec_problems, unknown_key
+from t3sim.config.trees import MAX_GUESSES, Problems, paths_to, problem_at, spec_problems, unknown_key
 from t3sim.config.yaml_loader import Node, Position, load_yaml, load_yaml_text, type_name
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.experiment.planning.checks import check_point, shortest_latency
 from t3sim.experiment.planning.decisions import DEFAULT, Decisions
 from t3sim.experiment.planning.estimate import least_hours, planned_hours
 from t3sim.experiment.planning.plugins import load_plugins
-from t3sim.experiment.planning.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
+from t3sim.experiment.planning.schema import (
+    DEFAULT_MAX_HOURS,
+    OF_A_POINT,
+    SCHEMA_VERSION,
+    ExperimentFile,
+    PointFile,
+    WorkloadFile,
+)
 from t3sim.experiment.planning.shipped import experiment_file
 from t3sim.experiment.planning.sweep import Axis, axes_of, moved_to, overridden, with_set
 from t3sim.experiment.planning.workload import CannotSliceError, WorkloadReader
@@ -49,6 +56,7 @@ MAX_POINTS = 100_000
 MAX_POINTS_WITH_PROBLEMS = 1000  # after so many points, what is wrong with them is said without looking at the others
 BYTES_PER_POINT = 24_000  # of memory, measured: the spec of a point and where each of its values came from
 NOT_OF_A_RUN = ("description", "figures", "max_hours")
+MOST_PLACES = 3  # that the message on a misplaced key lists
 MOVED = {"collective_compute_units": "strategy.collective_compute_units"}  # keys of earlier versions
 TRACED = "the trace's manifest"  # where values come from
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -258,8 +266,12 @@ class _Planner:
         unknown = [(key, key, node) for key, node in root.value.items() if key not in known]
         unknown += [(f"sweep.grid.{a.key}", a.path[0], a.values[0]) for a in axes if a.path[0] not in known]
         for i, (shown, key, node) in enumerate(unknown):
-            moved = f"is called `{MOVED[key]}` now" if key in MOVED else ""
-            message = moved or unknown_key(key, "", known, can_guess=i < MAX_GUESSES)
+            if key in MOVED:
+                message = f"is called `{MOVED[key]}` now"
+            elif i < MAX_GUESSES and (places := _places_of(key)):
+                message = f"unknown key `{key}` at the top level; write it as `{'` or `'.join(places)}`"
+            else:
+                message = unknown_key(key, "", known, can_guess=i < MAX_GUESSES)
             self.problems.add(node, shown, message, at_key=True)
 
     def _check_version(self, root: Node) -> None:
@@ -408,6 +420,13 @@ class _Planner:
         if cache_key not in self.machines:
             self.machines[cache_key] = self.problems.caught(resolve_machine, node, self.folder)
         return self.machines[cache_key]
+
+
+def _places_of(key: str) -> list[str]:
+    """Return the dotted keys of workload and machine that end in *key*: where one that stands alone may belong."""
+    sections: dict[str, type[BaseModel]] = {"workload": WorkloadFile, "machine": UniformMachineSpec}
+    found = [path for prefix, model in sections.items() for path in paths_to(key, model, prefix)]
+    return found if len(found) <= MOST_PLACES else []
 
 
 def _leaves_of(spec: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
