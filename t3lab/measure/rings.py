@@ -18,7 +18,7 @@ import numpy as np
 
 from t3lab.measure.device import MAX_HELD, MIB, ROTATED_SETS, Lab, MissingHardware, Rows, Work
 from t3lab.measure.gemm import MODELS, Cublas, Operands, Shape, green_stream, sublayer, sublayers
-from t3lab.measurements.kinds import COLLECTIVES
+from t3lab.measurements.kinds import COLLECTIVES, SENT_COLLECTIVES
 
 COPY_SIZES = (4096, 65536, 262144, *(size * MIB for size in (1, 4, 16, 64, 256)))
 # Powers of two, and FP16 outputs of the models' GEMMs: 2 bytes x hidden x tokens.
@@ -32,6 +32,7 @@ BESIDE = sublayers(("Mega-GPT-2", "T-NLG"), ("OP", "FC-2", "IP"), (4, 8, 16))
 FEW_BESIDE = sublayers(("Mega-GPT-2", "T-NLG"), ("OP", "FC-2"), (8,))
 SPLITS = (132, 128, 120, 112, 96)  # SMs
 QUICK_BESIDE = (sublayer("T-NLG", "OP", 16),)
+BY_NCCL = (*COLLECTIVES, *SENT_COLLECTIVES)
 BY_ENGINES = ("reduce_scatter", "all_gather")
 OUTLAST = 2.5  # how much longer the other loop is than the one that is timed, by their times alone
 MAX_OUTLAST = 40.0
@@ -129,15 +130,31 @@ class Nccl:
                     ring.reduceScatter(a.data.ptr, b.data.ptr, b.size, half, add, stream)
                 elif collective == "all_gather":
                     ring.allGather(a.data.ptr, b.data.ptr, a.size, half, stream)
-                else:
+                elif collective == "all_reduce":
                     ring.allReduce(a.data.ptr, b.data.ptr, a.size, half, add, stream)
+                elif collective == "broadcast":
+                    ring.broadcast(a.data.ptr, b.data.ptr, a.size, half, 0, stream)
+                else:
+                    self._messages(collective, gpu, a, b)
         nccl.groupEnd()
+
+    def _messages(self, collective: str, gpu: int, a: Any, b: Any) -> None:
+        """Queue sends and receives of *gpu*: an equal part to each GPU (all_to_all), or all to the next (send_recv)."""
+        ring, half, stream, n = self._rings[gpu], self._nccl.NCCL_FLOAT16, self._streams[gpu].ptr, self._lab.n_gpus
+        if collective == "send_recv":
+            ring.send(a.data.ptr, a.size, half, (gpu + 1) % n, stream)
+            ring.recv(b.data.ptr, b.size, half, (gpu - 1) % n, stream)
+            return
+        part = a.size // n
+        for peer in range(n):
+            ring.send(a[peer * part :].data.ptr, part, half, peer, stream)
+            ring.recv(b[peer * part :].data.ptr, part, half, peer, stream)
 
 
 def nccl_collectives(lab: Lab, channels: str) -> Rows:
-    """Reduce-scatter, all-gather and all-reduce by NCCL over sizes, in this process's number of channels."""
+    """Collectives by NCCL over sizes, in this process's number of channels."""
     lab.peer_access()
-    yield from _over_sizes(lab, ARRAY_SIZES, COLLECTIVES, Nccl(lab), nccl_channels=channels, nccl_proto="auto")
+    yield from _over_sizes(lab, ARRAY_SIZES, BY_NCCL, Nccl(lab), nccl_channels=channels, nccl_proto="auto")
 
 
 def engine_collectives(lab: Lab) -> Rows:
@@ -198,14 +215,24 @@ class CollectiveArrays:
                 inputs = [self._lab.cp.empty_like(sent) for sent in self.sent[0]]  # all brought to this GPU
                 for owner, copy in enumerate(inputs):
                     self._lab.copy(self.sent[0][owner], owner, copy, gpu)
-                if self._collective == "all_gather":
-                    expected = self._lab.cp.concatenate(inputs)
-                else:
-                    expected = sum(inputs[1:], start=inputs[0])
-                if self._collective == "reduce_scatter":
-                    expected = expected[gpu * self.n_received : (gpu + 1) * self.n_received]
+                expected = self._expected(inputs, gpu)
                 what = f"{self._collective} of {self.n_sent} elements: GPU {gpu} has wrong values"
                 self._lab.expect(array, expected, what)
+
+    def _expected(self, inputs: Sequence[Any], gpu: int) -> Any:
+        """What *gpu* has received, of the arrays that all have sent."""
+        if self._collective == "broadcast":
+            return inputs[0]
+        if self._collective == "send_recv":
+            return inputs[gpu - 1]
+        if self._collective == "all_gather":
+            return self._lab.cp.concatenate(inputs)
+        part = self.n_sent // self._lab.n_gpus
+        own = slice(gpu * part, (gpu + 1) * part)
+        if self._collective == "all_to_all":
+            return self._lab.cp.concatenate([one[own] for one in inputs])
+        total = sum(inputs[1:], start=inputs[0])
+        return total[own] if self._collective == "reduce_scatter" else total
 
 
 class EngineRing:
@@ -447,7 +474,7 @@ def touch(lab: Lab) -> None:
     """Run each collective once at each size, so that NCCL's log says what it chose."""
     nccl = Nccl(lab)
     for n_bytes in ARRAY_SIZES:
-        for collective in COLLECTIVES:
+        for collective in BY_NCCL:
             sets = CollectiveArrays(lab, collective, _length(lab, n_bytes), n_sets=1)
             nccl(collective, sets.sent[0], sets.received[0], 0)
             lab.synchronize()

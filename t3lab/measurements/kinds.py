@@ -132,15 +132,8 @@ class Kind:
 # --- what rows move and compute, and the least time that takes -----------------------------------
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
-OTHER_COLLECTIVES = (
-    "all_to_all",
-    "broadcast",
-    "gather",
-    "hypercube",
-    "reduce",
-    "scatter",
-    "send_recv",
-)  # not simulated
+SENT_COLLECTIVES = ("all_to_all", "send_recv", "broadcast")  # data that are sent only; simulated too
+OTHER_COLLECTIVES = ("gather", "hypercube", "reduce", "scatter")  # read, but not simulated
 OPERATORS = ("gemm", "gemm-rs", "gemm-ar", "ag-gemm", *COLLECTIVES)
 MOVED = {"read": 1, "write": 1, "copy": 2, "add": 3}  # arrays of `bytes` that a pattern reads plus writes
 SIGNALS = ("peer_flag", "peer_signal", "peer_barrier", "peer_grid_barrier")
@@ -400,8 +393,8 @@ ARRAY = _count("bytes", "B", "full array")
 RING_COLLECTIVE = _text("collective", ", ".join(COLLECTIVES), COLLECTIVES)
 ANY_COLLECTIVE = _text(
     "collective",
-    f"{', '.join(COLLECTIVES)}, all_to_all; read, but not simulated: {', '.join(OTHER_COLLECTIVES[1:])}",
-    (*COLLECTIVES, *OTHER_COLLECTIVES),
+    f"{', '.join((*COLLECTIVES, *SENT_COLLECTIVES))}; read, but not simulated: {', '.join(OTHER_COLLECTIVES)}",
+    (*COLLECTIVES, *SENT_COLLECTIVES, *OTHER_COLLECTIVES),
 )  # fmt: skip
 SCATTERED = (
     _text("order", "whose rows come first: next (own last), own_first, xor (own last), naive (row 0), or local: no"
@@ -587,7 +580,7 @@ _ALL = (
     _kind(
         "collectives",
         "a collective on all GPUs, by NCCL or another library; bytes of the full array (reduce-scatter input,"
-        " all-gather output)",
+        " all-gather output; what each GPU has for all in an all-to-all, a message)",
         ANY_COLLECTIVE, GPUS, ARRAY,
         CHANNELS,
         _text("nccl_proto", "protocol NCCL was held to, auto: its own choice", default="auto"),

@@ -20,7 +20,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from t3lab.measurements.foreign import LEFT_OUT, Found, counted, number_in
-from t3lab.measurements.kinds import COLLECTIVES, OTHER_COLLECTIVES, Value, is_above_zero, ring_bytes
+from t3lab.measurements.kinds import (
+    COLLECTIVES,
+    OTHER_COLLECTIVES,
+    SENT_COLLECTIVES,
+    Value,
+    is_above_zero,
+    ring_bytes,
+)
 
 NEWEST_VERSION = 2
 FACTOR_ERROR = 2e-6  # bandwidths are written with six decimals,
@@ -31,7 +38,7 @@ LARGEST_DIFFERENCE = 1.0  # of a column `error`; the largest that is right is fa
 TYPES = ("half", "float16", "bfloat16", "bf16", "float", "float32")
 OPERATIONS = ("sum", "none", "")  # what a ring adds, or nothing
 PROTOCOLS = {"simple": "Simple", "ll": "LL", "ll128": "LL128"}
-_SPELLINGS = {name.replace("_", ""): name for name in (*COLLECTIVES, *OTHER_COLLECTIVES)}
+_SPELLINGS = {name.replace("_", ""): name for name in (*COLLECTIVES, *SENT_COLLECTIVES, *OTHER_COLLECTIVES)}
 _NAME = "|".join(sorted((name.replace("_", "[-_ .]?") for name in _SPELLINGS.values()), key=len, reverse=True))
 _PROGRAM = re.compile(rf"(?<![a-z])({_NAME})v?_perf", re.IGNORECASE)
 _NAMED = re.compile(_NAME, re.IGNORECASE)
@@ -276,7 +283,7 @@ def _fitting(
     found: dict[tuple[str, int], int] = {}
     for name in names:
         for n in counts:
-            if name in OTHER_COLLECTIVES and len(counts) == 1:  # not simulated, so it does not matter
+            if name not in COLLECTIVES and len(counts) == 1:  # several have the same factor, so bandwidths do not tell
                 found[name, n] = len(bandwidths)
             elif n > 1:
                 found[name, n] = sum(_fits(name, n, alg, bus, error) for alg, bus in bandwidths)
@@ -328,7 +335,7 @@ def of_json(found: Mapping[str, Any], file_name: str = "") -> Found:
     program = str(arguments[0]).rsplit("/", 1)[-1] if isinstance(arguments, list) and arguments else ""
     programs = programs_in(f" {program}")
     if program.endswith(("_perf", "_perf_mpi")) and not programs:
-        known = ", ".join(f"{name}_perf" for name in (*COLLECTIVES, *OTHER_COLLECTIVES))
+        known = ", ".join(f"{name}_perf" for name in (*COLLECTIVES, *SENT_COLLECTIVES, *OTHER_COLLECTIVES))
         raise ValueError(f"ran {program[:60]!r}; known are {known}")
     of_process = int(number_in(config, "nthreads")) * int(number_in(config, "ngpus"))
     listed = config.get("devices")

@@ -30,8 +30,9 @@ from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
 RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
 OPS: dict[str, Collective] = {
     "reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce",
-    "all_to_all": "all-to-all",
+    "all_to_all": "all-to-all", "send_recv": "send-receive", "broadcast": "broadcast",
 }  # fmt: skip
+RINGS = ("reduce-scatter", "all-gather", "all-reduce")  # whose protocol is chosen by size
 Make = Callable[[], Comparison]
 
 
@@ -122,7 +123,7 @@ class Bench:
         """
         machine, kernel = self.machine.at_operating_point("boost"), self.machine.gpu.collective_kernel
         is_held = protocol == "Simple" and kernel.kind == "channels"
-        if is_held and op != "all-to-all" and protocol_of(kernel, op, gpus, size) != "simple":
+        if is_held and op in RINGS and protocol_of(kernel, op, gpus, size) != "simple":
             plain = kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
             machine = with_value(machine, "gpu.collective_kernel", plain)
         n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)

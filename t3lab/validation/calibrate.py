@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from t3lab.measurements.samples import Measurement, Measurements
+from t3lab.validation.bench import RINGS
 from t3lab.validation.kinds.collectives import LIMITED
 from t3lab.validation.point import Point
 from t3lab.validation.points import SIMULATED, Points, compared, simulations_of
@@ -87,8 +88,10 @@ def _what(point: Point) -> str:
     ring = point.terms[0].simulation
     assert isinstance(ring, CollectiveAlone)
     kernel, op, size = ring.machine.gpu.collective_kernel, ring.op, ring.size
-    if op == "all-to-all" or takes_switch(ring.machine, op, ring.gpus, size):
-        return "all-to-all" if op == "all-to-all" else "all-reduce in the switch"
+    if op not in RINGS:
+        return op
+    if takes_switch(ring.machine, op, ring.gpus, size):
+        return "all-reduce in the switch"
     return "simple" if kernel.kind == "chunk" else protocol_of(kernel, op, ring.gpus, size)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from t3lab.measurements.samples import Measurements, csv_text
+from t3lab.validation.bench import RINGS
 from t3lab.validation.calibrate import (
     NS,
     US,
@@ -116,6 +117,8 @@ def regime_of(point: Point) -> str:
         return ""
     if one.op == "all-to-all":
         return EXCHANGE
+    if one.op not in RINGS:
+        return ""
     if is_in_switch(point, one.machine):
         return SWITCH if one.algorithm in {NCCL, NVLS} else DIRECT
     if one.algorithm not in {NCCL, RING} and kernel_of(one.algorithm, one.machine, one.gpus, one.size) is not None:

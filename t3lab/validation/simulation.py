@@ -168,12 +168,15 @@ class CollectiveAlone(Simulation):
     def _run(self) -> RunSpec:
         given: dict[str, Any] = {"op": self.op, "size": self.size, "gpus": self.gpus, "algorithm": self.algorithm}
         collective = CollectiveSpec.model_construct(**given)
-        return _run_of(self.machine, WorkloadSpec(collective=collective, tiling=self.tiling))
+        mode: Literal["mirrored", "explicit"] = (
+            "explicit" if self.op == "broadcast" else "mirrored"
+        )  # its GPUs do not do the same
+        return _run_of(self.machine, WorkloadSpec(collective=collective, tiling=self.tiling), mode=mode)
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
         plan = collective_plan(operator_of(self.run), n_compute_units=self.n_channels)
-        return list(MirroredParts(self.run, phases, audit).evaluate(plan)[1].values())
+        return list(parts_for(self.run, phases, audit).evaluate(plan)[1].values())
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from t3lab.measure import async_tp, scatters
 from t3lab.measure import gemm as measure_gemm
 from t3lab.measure.program import MEASURABLE, OF_PYTORCH, QUICK_CHANNELS
+from t3lab.measure.rings import CollectiveArrays
 from t3lab.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3lab.measurements.meshes import Lane, meshes
 from t3lab.measurements.samples import read_measurements
+from t3lab.validation.bench import OPS
 from tests.conftest import REPOSITORY
 
 PROGRAMS = REPOSITORY / "t3lab" / "measure"
@@ -175,6 +179,24 @@ def test_each_number_of_channels_is_measured_in_a_process_of_its_own(measured: P
     channels = [str(row["nccl_channels"]) for row in rows]
     assert tuple(dict.fromkeys(channels)) == QUICK_CHANNELS
     assert channels.count("auto") == channels.count("4")
+
+
+def test_collectives_are_all_that_nccl_has_and_a_simulation(measured: Path) -> None:
+    rows = read_measurements(measured).of_kind("collectives")
+    assert {str(row["collective"]) for row in rows} == set(OPS)
+
+
+def test_what_each_collective_must_have_brought() -> None:
+    """GPU 1 of two, which send 0 to 3 and 10 to 13."""
+    sent = [np.arange(4), np.arange(10, 14)]
+    expected = {
+        "all_to_all": [2, 3, 12, 13], "send_recv": [0, 1, 2, 3], "broadcast": [0, 1, 2, 3],
+        "reduce_scatter": [14, 16], "all_reduce": [10, 12, 14, 16], "all_gather": [0, 1, 2, 3, 10, 11, 12, 13],
+    }  # fmt: skip
+    for collective, values in expected.items():
+        arrays = CollectiveArrays.__new__(CollectiveArrays)
+        arrays.__dict__.update(_lab=SimpleNamespace(cp=np, n_gpus=2), _collective=collective, n_sent=4)
+        assert arrays._expected(sent, 1).tolist() == values
 
 
 def test_samples_of_several_sessions_are_kept_together(measured: Path, tmp_path: Path) -> None:

@@ -189,6 +189,18 @@ def test_an_all_reduce_of_a_library_is_its_kernel(tmp_path: Path) -> None:
     assert "trtllm" in points[2].reason
 
 
+def test_send_receive_and_broadcast_are_simulated(tmp_path: Path) -> None:
+    """Each takes as long as its bytes over a link at least; GPU 0 of a broadcast does not what the others do."""
+    path = tmp_path / "mine.csv"
+    path.write_text("collective,gpus,bytes,time_us\nsend_recv,2,65536,9\nbroadcast,2,65536,9\n")
+    machine = machine_of("t3-tiny", ("machine.link.topology=switch", "machine.link.ingress_buffer=512 KiB"))
+    simulations = simulations_of(Points(machine, tiling()).of(read_measurements(path)))
+    assert [one.run.mode for one in simulations] == ["mirrored", "explicit"]
+    times = [one.outcome(one.result(PhaseStore())).times["time"] for one in simulations]
+    least = 65536e6 / machine.link.bandwidth
+    assert all(least < time < 20 * least for time in times), (least, times)
+
+
 def strategy_points(tmp_path: Path, *lines: str) -> list[Point]:
     header = "op,m,n,k,tp,strategy,parameters,source,time_us"
     (tmp_path / "mine.csv").write_text("\n".join([header, *lines]) + "\n")

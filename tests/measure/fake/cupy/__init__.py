@@ -203,6 +203,10 @@ class NcclCommunicator:
 
     allGather = reduceScatter  # noqa: N815 - CuPy's name
     allReduce = reduceScatter  # noqa: N815
+    broadcast = send = reduceScatter
+
+    def recv(self, *arguments: Any) -> None:
+        """Costs nothing more: the sender has done the work."""
 
 
 class CUDARuntimeError(RuntimeError):
