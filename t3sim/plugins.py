@@ -3,7 +3,7 @@
 ``strategy``, ``policy`` and ``fabric`` register what a user wrote; ``docs/developers/extending.md`` says how.
 """
 
-from t3sim.config.machine import LinkSpec
+from t3sim.config.link import LinkSpec
 from t3sim.fabric import fabric
 from t3sim.gpu.arbitration import ChannelView, policy
 from t3sim.gpu.core import Wires

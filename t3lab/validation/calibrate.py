@@ -24,8 +24,9 @@ from t3sim.collective.choice import protocol_of
 from t3sim.collective.nvls import takes_switch
 from t3sim.config import trees
 from t3sim.config.experiment import Kernels
-from t3sim.config.machine import DramTimingSpec, MachineSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings
+from t3sim.config.memory import DramTimingSpec
 from t3sim.errors import UsageError
 
 NS, US = 10**3, 10**6  # in picoseconds

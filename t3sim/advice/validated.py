@@ -16,9 +16,10 @@ from typing import Annotated
 from pydantic import Field
 
 from t3sim.config.experiment import Kernels, RunSpec
-from t3sim.config.machine import Count, MachineSpec, Spec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.operating_points import OperatingPoint
 from t3sim.config.resolve import resolve_kernels, resolve_machine
+from t3sim.config.spec import Count, Spec
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position, load_yaml
 from t3sim.workload.kernel_choice import fitting_kernels

@@ -20,7 +20,8 @@ from t3sim.collective.schedule import (
     ring_all_gather,
     ring_reduce_scatter,
 )  # fmt: skip
-from t3sim.config.machine import CollectiveKernelSpec, MachineSpec, Protocol
+from t3sim.config.collective_kernel import CollectiveKernelSpec, Protocol
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 
 Way = Literal["ring", "direct", "hierarchical"]

@@ -7,7 +7,8 @@ Pinned by ``tests/collective/test_nvls.py``.
 from fractions import Fraction
 
 from t3sim.collective.choice import expected_time
-from t3sim.config.machine import MachineSpec, NvlsSpec
+from t3sim.config.collective_kernel import NvlsSpec
+from t3sim.config.machine import MachineSpec
 
 KIB = 1 << 10
 # Largest piece of an array that is smaller than so many of these pieces at a time, on all channels.

@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.config.machine import Protocol
+from t3sim.config.collective_kernel import Protocol
 
 Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
 Ratio = tuple[int, int]

@@ -11,7 +11,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES, ElementName
 from t3sim.config.experts import ExpertsSpec
-from t3sim.config.machine import Bytes, Count, Latency, MachineSpec, Picoseconds, Share, ShortCycles, Spec, Unit
+from t3sim.config.machine import MachineSpec
+from t3sim.config.spec import Bytes, Count, Latency, Picoseconds, Share, ShortCycles, Spec, Unit
 
 LayerKind = Literal["training", "prompt", "generation"]
 AttentionKind = Literal["unfused", "fused"]

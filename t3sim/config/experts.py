@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, model_validator
 
 from t3sim.config.element_types import ELEMENT_TYPES, ElementName
-from t3sim.config.machine import Count, CountOrZero, Spec, Unit
+from t3sim.config.spec import Count, CountOrZero, Spec, Unit
 
 Elements = Annotated[Count, Unit("elements")]
 RoutingKind = Literal["balanced", "uniform", "power-law", "power-law-sampled", "zipf", "recorded"]

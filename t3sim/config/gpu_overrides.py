@@ -14,17 +14,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from t3sim.config.gpu import GpuSpec  # fmt: skip
 from t3sim.config.limits import FINEST_TICKS_HZ
-from t3sim.config.machine import (
-    GpuOverride,
-    GpuSpec,
-    LinkOverride,
-    LinkSpec,
-    MachineSpec,
-    MemorySpec,
-    StartSkew,
-)  # fmt: skip
+from t3sim.config.link import LinkSpec  # fmt: skip
+from t3sim.config.machine import GpuOverride, LinkOverride, MachineSpec, StartSkew  # fmt: skip
 from t3sim.config.machine_checks import machine_findings
+from t3sim.config.memory import MemorySpec  # fmt: skip
 from t3sim.config.presets import SKEW, expand_part
 from t3sim.config.trees import Problems, node_at, overlay, validated, value_at
 from t3sim.config.yaml_loader import Node, type_name

@@ -11,8 +11,10 @@ from itertools import chain
 from pydantic import BaseModel
 
 from t3sim.config import limits
-from t3sim.config.machine import AtMost, MachineSpec, NicSpec
+from t3sim.config.link import NicSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.operating_points import OPERATING_POINTS
+from t3sim.config.spec import AtMost
 from t3sim.config.trees import Finding, annotations_of, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from t3sim.collective.ranks import Ranks
-from t3sim.config.machine import LinkSpec, MachineSpec
+from t3sim.config.link import LinkSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.core import Wires
 from t3sim.program.operations import Gemm, Program, has_unlike_chunks

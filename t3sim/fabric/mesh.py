@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from t3sim.config.machine import LinkSpec
+from t3sim.config.link import LinkSpec
 from t3sim.fabric.interface import Finding, fabric
 from t3sim.gpu.core import Wires
 

@@ -1,6 +1,6 @@
 """Ring: one direction of a link to the neighbour, GPU d to GPU d - 1."""
 
-from t3sim.config.machine import LinkSpec
+from t3sim.config.link import LinkSpec
 from t3sim.fabric.interface import fabric
 from t3sim.gpu.core import Wires
 

@@ -1,6 +1,6 @@
 """Switch: a port to, and one from, a switch that connects all GPUs and may multicast and reduce (`link.multicast`)."""
 
-from t3sim.config.machine import LinkSpec
+from t3sim.config.link import LinkSpec
 from t3sim.fabric.interface import fabric
 from t3sim.gpu.core import Wires
 

@@ -7,7 +7,7 @@ a GPU through the network interface of another one.
 
 from collections.abc import Iterator
 
-from t3sim.config.machine import LinkSpec
+from t3sim.config.link import LinkSpec
 from t3sim.fabric.interface import Finding, fabric, ranks_of
 from t3sim.fabric.mesh import findings as findings_of_mesh
 from t3sim.gpu.core import Wires

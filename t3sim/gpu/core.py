@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from t3sim.arrays import opaque
 from t3sim.collective.ranks import Ranks
-from t3sim.config.machine import MachineSpec, NicSpec
+from t3sim.config.link import NicSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import wire_time
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from t3sim.collective.nvls import piece_bytes
 from t3sim.collective.schedule import Op
-from t3sim.config.machine import NvlsSpec
+from t3sim.config.collective_kernel import NvlsSpec
 from t3sim.errors import UsageError
 from t3sim.program.kernels import program, refuse_without_multicast
 from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, Signals, table

@@ -15,7 +15,8 @@ import numpy as np
 from t3sim.checks.audit import Audit
 from t3sim.config import experiment as specs
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec, WorkloadSpec
-from t3sim.config.machine import L1Spec, MachineSpec
+from t3sim.config.gpu import L1Spec
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.selfcheck.data_cases import TILINGS, machine_from

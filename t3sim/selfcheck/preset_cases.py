@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from t3sim.config.experiment import GemmShape, TilingSpec
-from t3sim.config.machine import MachineSpec, Spec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import preset_names
+from t3sim.config.spec import Spec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.operator import Operator

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from t3sim.config.element_types import ELEMENT_TYPES, ElementType
 from t3sim.config.experiment import GemmShape, TilingSpec
-from t3sim.config.machine import ComputeUnitSpec
+from t3sim.config.gpu import ComputeUnitSpec
 from t3sim.errors import UsageError
 
 SIXTEEN_BITS = 16

@@ -10,7 +10,7 @@ from typing import Any
 
 from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
 from t3sim.config.experiment import CheckpointTypes, ModelSpec, OperandTypes
-from t3sim.config.machine import ComputeUnitSpec
+from t3sim.config.gpu import ComputeUnitSpec
 from t3sim.workload.operands import SIXTEEN_BITS, stated_rate
 
 PLAIN = "bf16"  # of activations that are not quantised, where the checkpoint does not say

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.config.experiment import GemmShape, TilingSpec
-from t3sim.config.machine import Count, Spec
+from t3sim.config.spec import Count, Spec
 from t3sim.config.trees import shown_value, validated
 from t3sim.config.yaml_loader import Position, tree_of
 from t3sim.errors import ConfigError, InputDataError

@@ -10,7 +10,8 @@ import pytest
 from t3lab.cli.validate import machine_of
 from t3sim.collective.nvls import KIB, piece_bytes, takes_switch
 from t3sim.collective.schedule import Op
-from t3sim.config.machine import MachineSpec, NvlsSpec
+from t3sim.config.collective_kernel import NvlsSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.program.nvls import nvls_program
 from t3sim.program.operations import Program

@@ -11,7 +11,8 @@ import pytest
 from t3lab.cli.validate import machine_of
 from t3sim.collective.choice import protocol_of, ring_schedule
 from t3sim.collective.schedule import TO_LOCAL, Op, sent_granules
-from t3sim.config.machine import CollectiveKernelSpec, MachineSpec
+from t3sim.config.collective_kernel import CollectiveKernelSpec
+from t3sim.config.machine import MachineSpec
 
 KIB, MIB = 1 << 10, 1 << 20
 CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo RING proto (\w+)")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from t3sim.config import limits
-from t3sim.config.machine import AtMost, L2Spec
+from t3sim.config.gpu import L2Spec
+from t3sim.config.spec import AtMost
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.l2 import l2_slice

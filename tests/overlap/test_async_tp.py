@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from t3sim.config.experiment import GemmShape, RunSpec
-from t3sim.config.machine import HostSpec
+from t3sim.config.gpu import HostSpec
 from t3sim.errors import ConfigError
 from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase

@@ -12,7 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from t3sim.config.experiment import GemmShape, TilingSpec
-from t3sim.config.machine import CopyEngineSpec, MachineSpec, MulticastSpec
+from t3sim.config.gpu import CopyEngineSpec
+from t3sim.config.link import MulticastSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.program.kernels import copies, gemm, operands, program, row_granules, tile_offsets, total
 from t3sim.program.operations import (
     STEP,

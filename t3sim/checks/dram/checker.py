@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from t3sim.checks.dram import codes
 from t3sim.checks.dram.engine import check_commands, check_end
 from t3sim.checks.dram.rules import CHECKS, ORDERED_GAPS, SORT_NAMES
-from t3sim.config.machine import MemorySpec
+from t3sim.config.memory import MemorySpec
 
 
 @dataclass(frozen=True)

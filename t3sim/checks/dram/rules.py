@@ -11,7 +11,7 @@ from itertools import product
 
 from t3sim.checks.dram import codes
 from t3sim.checks.dram.codes import ACT, BANK, CHANNEL, GROUP, PRE, PREAB, RD, REF, REFPB, UPD, WR
-from t3sim.config.machine import DramTimingSpec
+from t3sim.config.memory import DramTimingSpec
 
 SORT_NAMES = ("ACT", "PRE", "RD", "WR", "UPD", "REF", "PREab", "REFpb")
 

@@ -11,10 +11,11 @@ from pydantic.fields import FieldInfo
 from t3sim import units
 from t3sim.config.experiment import KernelLibrarySpec, ModelSpec, OperatorsSpec, TilingSpec
 from t3sim.config.experts import ExpertsFields
-from t3sim.config.machine import AtMost, UniformMachineSpec, Unit
+from t3sim.config.machine import UniformMachineSpec
 from t3sim.config.machine_checks import POWERS_OF_TWO
 from t3sim.config.presets import DEFAULT_OPERATORS, DEFAULT_TILING, SKEW, load_preset
 from t3sim.config.resolve import resolve_machine
+from t3sim.config.spec import AtMost, Unit
 from t3sim.config.trees import annotations_of, shown_text, shown_value
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.experiment.planning.schema import ExperimentFile

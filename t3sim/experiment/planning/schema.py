@@ -8,17 +8,10 @@ from t3sim.config.element_types import ElementName
 from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind, OperatorKind
 from t3sim.config.experts import ExpertsFields
 from t3sim.config.gpu_overrides import MODELS
-from t3sim.config.machine import (
-    Count,
-    Latency,
-    PicosecondsAboveZero,
-    ShortCycles,
-    Spec,
-    UniformMachineSpec,
-    Unit,
-)
+from t3sim.config.machine import UniformMachineSpec
 from t3sim.config.operating_points import OperatingPoint
 from t3sim.config.presets import SKEW
+from t3sim.config.spec import Count, Latency, PicosecondsAboveZero, ShortCycles, Spec, Unit
 from t3sim.workload.sublayers import sublayer_spelled
 
 SCHEMA_VERSION = 1

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.dram.checker import DramChecker
-from t3sim.config.machine import DramTimingSpec, MemorySpec
+from t3sim.config.memory import DramTimingSpec, MemorySpec
 from t3sim.gpu.units.codes import COLLECTIVE_WRITE, DMA_READ, INCOMING_UPDATE, LOCAL_UPDATE, OPERAND_READ, WRITE_BACK
 from t3sim.gpu.units.state import COMMAND_LOG
 from tests.conftest import sample
