@@ -6,5 +6,5 @@ from t3sim.results.digest import sha256_of, source_digest
 
 
 def laboratory_digest() -> str:
-    """Return the digest of the Python sources of t3sim and of t3lab."""
+    """Return the digest of the sources of t3sim and of t3lab."""
     return sha256_of([source_digest(), source_digest(package=Path(__file__).parent)])

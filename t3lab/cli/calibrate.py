@@ -73,7 +73,7 @@ def calibrate(
     with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate --machine
     path/NAME.yaml --calibration FILE`.
     """
-    from t3lab.measurements.samples import read_measurements
+    from t3lab.measurements.reading import read_measurements
     from t3lab.validation import published
     from t3lab.validation.calibrate import GROUPS, points_of_fit
     from t3lab.validation.calibrate import calibrate as fitted_to

@@ -96,7 +96,7 @@ def validate(
     (--predictions) and lists what was assumed of the files.  The same command resumes an interrupted one.
     Exit code 6: finished, but some rows were refused or some points could not be simulated.
     """
-    from t3lab.measurements.samples import read_measurements
+    from t3lab.measurements.reading import read_measurements
     from t3lab.report.validation import SUMMARY_TITLES, TILES_NAME, held_out, read_validation, summary_texts
     from t3lab.report.validation_report import write_report
     from t3lab.report.winners import cases_of, winner_sentences

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from t3lab.measure.device import REST_S, Effort, Lab
-from t3lab.measurements.kinds import ANY_DEVICE, H100, H200, Peaks
+from t3lab.measurements.columns import ANY_DEVICE, H100, H200, Peaks
 
 NOT_TOLD = "not reported by the device"
 QUERIES = (

@@ -12,7 +12,7 @@ import numpy as np
 
 from t3lab.measure import kernels, peers
 from t3lab.measure.device import MIB, ROTATED_SETS, Lab, Rows
-from t3lab.measurements.kinds import PROBES, STREAMS
+from t3lab.measurements.words import PROBES, STREAMS
 
 STREAM_SIZES = tuple(size * MIB for size in (4, 16, 64, 256, 1024, 4096))
 QUICK_SIZES = (16 * MIB, 64 * MIB)

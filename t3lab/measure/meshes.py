@@ -13,8 +13,8 @@ import numpy as np
 
 from t3lab.measure.device import MIB, ROTATED_SETS, Lab, Rows
 from t3lab.measure.peers import BULK_ARCHITECTURE, THREADS, expected
-from t3lab.measurements.kinds import ALL_LANES
 from t3lab.measurements.meshes import Mesh, meshes
+from t3lab.measurements.words import ALL_LANES
 
 SIZES = (64 << 10, 256 << 10, 1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 QUICK_SIZES = (1 * MIB,)

@@ -22,7 +22,7 @@ from t3lab.measure import async_tp, experts, gemm, memory, meshes, peers, rings,
 from t3lab.measure.device import FULL, QUICK, CannotMeasure, Lab, MissingHardware, Rows, count_gpus
 from t3lab.measure.facts import provenance
 from t3lab.measurements.kinds import KINDS
-from t3lab.measurements.samples import write_measurements
+from t3lab.measurements.writing import write_measurements
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import prepare_folder, publish
 

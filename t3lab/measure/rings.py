@@ -18,7 +18,7 @@ import numpy as np
 
 from t3lab.measure.device import MAX_HELD, MIB, ROTATED_SETS, Lab, MissingHardware, Rows, Work
 from t3lab.measure.gemm import MODELS, Cublas, Operands, Shape, green_stream, sublayer, sublayers
-from t3lab.measurements.kinds import COLLECTIVES, SENT_COLLECTIVES
+from t3lab.measurements.words import COLLECTIVES, SENT_COLLECTIVES
 
 COPY_SIZES = (4096, 65536, 262144, *(size * MIB for size in (1, 4, 16, 64, 256)))
 # Powers of two, and FP16 outputs of the models' GEMMs: 2 bytes x hidden x tokens.

@@ -16,7 +16,7 @@ from t3lab.measure.device import ROTATED_SETS, Lab, Rows
 from t3lab.measure.gemm import FEW, QUICK_SHAPES, Operands, Shape, sublayer, tile_rows, tiled
 from t3lab.measure.kernels import TILE, TILED_SHARED_BYTES, TILED_THREADS
 from t3lab.measure.peers import BULK_ARCHITECTURE
-from t3lab.measurements.kinds import EPILOGUES, LOCAL, ORDERS
+from t3lab.measurements.words import EPILOGUES, LOCAL, ORDERS
 
 SHAPES = (sublayer("Mega-GPT-2", "OP", 8), *FEW)
 N_RUNS, N_WARM = 15, 5

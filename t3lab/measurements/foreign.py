@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from t3lab.measurements.kinds import Value, is_above_zero
+from t3lab.measurements.columns import Value, is_above_zero
 
 MOST_NAMES = 3  # of things left out
 LEFT_OUT = "left out: "  # begins a sentence about what is no measurement, or none that can be used

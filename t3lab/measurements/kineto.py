@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from t3lab.measurements.columns import LARGEST, Value
 from t3lab.measurements.foreign import LEFT_OUT, Found, counted, listed, number_in
-from t3lab.measurements.kinds import LARGEST, Value
 
 COLLECTIVE_NAMES = {
     "allreduce": "all_reduce", "all_reduce": "all_reduce",

@@ -19,15 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from t3lab.measurements.columns import Value, is_above_zero
+from t3lab.measurements.floors import ring_bytes
 from t3lab.measurements.foreign import LEFT_OUT, Found, counted, number_in
-from t3lab.measurements.kinds import (
-    COLLECTIVES,
-    OTHER_COLLECTIVES,
-    SENT_COLLECTIVES,
-    Value,
-    is_above_zero,
-    ring_bytes,
-)
+from t3lab.measurements.words import COLLECTIVES, OTHER_COLLECTIVES, SENT_COLLECTIVES
 
 NEWEST_VERSION = 2
 FACTOR_ERROR = 2e-6  # bandwidths are written with six decimals,

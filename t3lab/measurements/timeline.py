@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t3lab.measurements.samples import Measurement, peaks_beside, read_file
+from t3lab.measurements.provenance import peaks_beside
+from t3lab.measurements.reading import read_file
+from t3lab.measurements.samples import Measurement
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.errors import InputDataError, UsageError
 from t3sim.workload.tiling import TileTrace, check_tiling, workgroup_tiles

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from t3lab.measurements.samples import csv_text
+from t3lab.measurements.writing import csv_text
 from t3lab.report.validation import SIMULATED, Validation
 
 WINNERS_NAME = "winners.csv"

@@ -14,7 +14,8 @@ from typing import Any
 from t3lab.measurements.samples import Measurement, Measurements
 from t3lab.validation.operating_points import Loops, Regime, regime_of
 from t3lab.validation.point import US, Comparison, NotSimulatedError, Point, Term
-from t3lab.validation.simulation import CollectiveAlone, GemmAlone, with_value
+from t3lab.validation.simulation import with_value
+from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
 from t3lab.validation.timelines import Timeline, shape_of, timelines_of
 from t3sim.collective.choice import protocol_of
 from t3sim.collective.direct import NCCL

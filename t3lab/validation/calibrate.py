@@ -19,7 +19,8 @@ from t3lab.validation.bench import RINGS
 from t3lab.validation.kinds.collectives import LIMITED
 from t3lab.validation.point import Point
 from t3lab.validation.points import SIMULATED, Points, compared, simulations_of
-from t3lab.validation.simulation import CollectiveAlone, Outcome, Simulation, with_value
+from t3lab.validation.simulation import Outcome, Simulation, with_value
+from t3lab.validation.simulations.alone import CollectiveAlone
 from t3sim.collective.choice import protocol_of
 from t3sim.collective.nvls import takes_switch
 from t3sim.config import trees

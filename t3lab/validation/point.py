@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from t3lab.measurements.kinds import KINDS, Kind, Value
+from t3lab.measurements.columns import Kind, Value
+from t3lab.measurements.kinds import KINDS
 from t3lab.measurements.samples import Measurement
 from t3lab.validation.simulation import Simulation
 from t3sim.errors import UsageError

@@ -17,7 +17,8 @@ from t3lab.measurements.samples import Measurement, Measurements
 from t3lab.validation.bench import Bench
 from t3lab.validation.kinds import COMPARED, unsimulated
 from t3lab.validation.point import RATIO, Point
-from t3lab.validation.simulation import CollectiveAlone, Outcome, Simulation
+from t3lab.validation.simulation import Outcome, Simulation
+from t3lab.validation.simulations.alone import CollectiveAlone
 from t3lab.validation.timelines import tile_rows, timelines_of
 from t3sim.collective.direct import NCCL, NVLS, VLLM
 from t3sim.collective.nvls import takes_switch

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t3lab.measurements.samples import Measurements, csv_text
+from t3lab.measurements.samples import Measurements
+from t3lab.measurements.writing import csv_text
 from t3lab.source import laboratory_digest
 from t3lab.validation.point import RATIO, Point, key_of
 from t3lab.validation.points import SIMULATED, Compared

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from t3lab.measurements.samples import Measurements, csv_text
+from t3lab.measurements.samples import Measurements
+from t3lab.measurements.writing import csv_text
 from t3lab.validation.bench import RINGS
 from t3lab.validation.calibrate import (
     NS,
@@ -42,7 +43,8 @@ from t3lab.validation.points import (
     simulations_of,
     without_faster_than_rings,
 )
-from t3lab.validation.simulation import CollectiveAlone, GemmAlone, with_value
+from t3lab.validation.simulation import with_value
+from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
 from t3sim.collective.choice import protocol_of
 from t3sim.collective.direct import NCCL, NVLS, RING, kernel_of
 from t3sim.config.experiment import Kernels

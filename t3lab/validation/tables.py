@@ -10,7 +10,7 @@ import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from t3lab.measurements.samples import csv_text
+from t3lab.measurements.writing import csv_text
 from t3lab.validation.calibrate import Fitted
 from t3lab.validation.holdout import is_held_out
 from t3lab.validation.point import KEY_COLUMNS, key_of

@@ -19,7 +19,9 @@ import numpy as np
 from t3lab.measurements.samples import Measurement
 from t3lab.validation.bench import Bench
 from t3lab.validation.point import NotSimulatedError
-from t3lab.validation.simulation import GemmAlone, RecordedTiles, Scatter, with_value
+from t3lab.validation.simulation import with_value
+from t3lab.validation.simulations.alone import GemmAlone
+from t3lab.validation.simulations.tiles import RecordedTiles, Scatter
 from t3lab.validation.timelines import REMOTE_KERNEL, Timeline, folder_of, shape_of, tiles_in_order
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.machine import MachineSpec

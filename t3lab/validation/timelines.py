@@ -9,7 +9,8 @@ from pathlib import Path
 
 from t3lab.measurements.samples import Measurement, Measurements
 from t3lab.measurements.timeline import Kernel
-from t3lab.validation.simulation import TimedTile, scatter_figures, tile_figures
+from t3lab.validation.simulation import TimedTile
+from t3lab.validation.simulations.tiles import scatter_figures, tile_figures
 from t3sim.config.element_types import DEFAULT_TYPE
 from t3sim.config.experiment import GemmShape
 

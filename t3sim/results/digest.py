@@ -50,9 +50,10 @@ def file_digest(path: str | Path) -> str:
 
 
 def source_digest(without: Collection[str] = (), package: Path | None = None) -> str:
-    """Return the digest of names and contents of the Python files of a package, but for its folders *without*."""
+    """Return the digest of names and contents of the Python and CUDA files of a package, but for folders *without*."""
     root, digest = package or Path(t3sim.__file__).parent, hashlib.sha256()
-    for name, path in sorted((path.relative_to(root).as_posix(), path) for path in root.rglob("*.py")):
+    sources = (path for path in root.rglob("*.*") if path.suffix in {".py", ".cu"})
+    for name, path in sorted((path.relative_to(root).as_posix(), path) for path in sources):
         if name.partition("/")[0] not in without:
             content = path.read_bytes()
             digest.update(f"{name}\0{len(content)}\0".encode())

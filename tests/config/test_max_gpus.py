@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t3lab.measurements.samples import read_measurements
+from t3lab.measurements.reading import read_measurements
 from t3lab.validation.points import Points
 from t3sim.config.presets import preset_names
 from t3sim.config.resolve import resolve_machine

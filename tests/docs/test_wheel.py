@@ -37,7 +37,7 @@ from t3lab.cli.validate import beside, machine_of, shipped_measurements
 from t3sim.config.presets import shipped
 from t3sim.config.yaml_loader import load_yaml
 from t3sim.experiment.planning.plan import load_experiment
-from t3lab.measurements.samples import read_measurements
+from t3lab.measurements.reading import read_measurements
 from t3study.targets import read_targets
 from t3lab.validation.points import read_calibration
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from t3lab.cli.validate import machine_of
-from t3lab.measurements.kinds import KINDS, ring_bytes
-from t3lab.measurements.samples import Measurements, read_measurements
+from t3lab.measurements.floors import ring_bytes
+from t3lab.measurements.kinds import KINDS
+from t3lab.measurements.reading import read_measurements
+from t3lab.measurements.samples import Measurements
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling

@@ -24,9 +24,9 @@ from t3lab.measure import async_tp, scatters
 from t3lab.measure import gemm as measure_gemm
 from t3lab.measure.program import MEASURABLE, OF_PYTORCH, QUICK_CHANNELS
 from t3lab.measure.rings import CollectiveArrays
-from t3lab.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3lab.measurements.meshes import Lane, meshes
-from t3lab.measurements.samples import read_measurements
+from t3lab.measurements.reading import read_measurements
+from t3lab.measurements.words import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3lab.validation.bench import OPS
 from tests.conftest import REPOSITORY
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from t3lab.measurements.foreign import Found
 from t3lab.measurements.kineto import of_trace
-from t3lab.measurements.samples import read_measurements
+from t3lab.measurements.reading import read_measurements
 from tests.conftest import sample
 
 HALF = ["c10::BFloat16", "c10::BFloat16"]

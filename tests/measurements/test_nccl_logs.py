@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from t3lab.measurements.floors import ring_bytes
 from t3lab.measurements.foreign import Found
-from t3lab.measurements.kinds import ring_bytes
 from t3lab.measurements.nccl_log import of_text
 from t3lab.measurements.nccl_tests import of_json
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3lab.measurements.kinds import ANY_DEVICE, Value, ring_bytes
+from t3lab.measurements.columns import ANY_DEVICE, Value
+from t3lab.measurements.floors import ring_bytes
 from t3lab.measurements.nccl_log import of_text
 from t3lab.measurements.nccl_tests import of_json
-from t3lab.measurements.samples import read_file, read_measurements
+from t3lab.measurements.reading import read_file, read_measurements
 from t3sim.files import parse_json
 from tests.conftest import sample
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from t3lab.validation.simulation import MemoryContention
+from t3lab.validation.simulations.concurrent import MemoryContention
 from t3sim.checks.audit import Audit
 from t3sim.checks.invariants import broken
 from t3sim.config.presets import load_tiling

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from t3lab.measurements.samples import read_measurements
+from t3lab.measurements.reading import read_measurements
 from t3lab.validation.points import Points
-from t3lab.validation.simulation import SideBySide
+from t3lab.validation.simulations.concurrent import SideBySide
 from t3sim.config.presets import load_kernels
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position

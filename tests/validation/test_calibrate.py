@@ -16,7 +16,8 @@ import pytest
 from t3lab.cli.validate import machine_of
 from t3lab.measurements.samples import Measurement, Measurements
 from t3lab.validation.calibrate import Fitted, calibrate, value_at, with_value
-from t3lab.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation
+from t3lab.validation.simulation import Outcome, Simulation
+from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
 from t3lab.validation.tables import calibration_table, machine_file
 from t3sim.collective.choice import protocol_of
 from t3sim.config.experiment import GemmShape

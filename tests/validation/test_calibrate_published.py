@@ -31,7 +31,8 @@ from t3lab.validation.published import (
     regime_of,
     set_from,
 )
-from t3lab.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation, with_value
+from t3lab.validation.simulation import Outcome, Simulation, with_value
+from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
 from t3sim.collective.choice import protocol_of
 from t3sim.config.experiment import GemmShape
 from t3sim.config.machine import MachineSpec

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from t3lab.measure.experts import rows_of_experts
-from t3lab.measurements.samples import read_measurements
+from t3lab.measurements.reading import read_measurements
 from t3lab.validation.kinds.grouped_gemm import rows_of
 from t3lab.validation.points import Points
-from t3lab.validation.simulation import GroupedGemm, RoutedExperts
+from t3lab.validation.simulations.experts import GroupedGemm, RoutedExperts
 from t3sim.errors import InputDataError
 from tests.harness.measured import tiling, tiny, write_folder
 

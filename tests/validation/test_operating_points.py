@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from t3lab.measurements.samples import read_measurements
+from t3lab.measurements.reading import read_measurements
 from t3lab.validation.point import Point
 from t3lab.validation.points import Points
-from t3lab.validation.simulation import GemmAlone
+from t3lab.validation.simulations.alone import GemmAlone
 from t3sim.config.operating_points import OPERATING_POINTS
 from tests.faults.refusals import t3sim_here
 from tests.harness.measured import ROWS, tiling, tiny, write_folder

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from t3lab.validation.simulation import CollectiveAlone, GemmAlone, Outcome, SideBySide, Simulation, outcomes_of
+from t3lab.validation.simulation import Outcome, Simulation, outcomes_of
+from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
+from t3lab.validation.simulations.concurrent import SideBySide
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import ModelError, T3SimError
 from t3sim.experiment.running import phase_task

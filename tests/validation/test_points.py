@@ -13,17 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t3lab.cli.validate import machine_of
-from t3lab.measurements.samples import Measurement, read_measurements
+from t3lab.measurements.reading import read_measurements
+from t3lab.measurements.samples import Measurement
 from t3lab.validation.point import Point, Term
 from t3lab.validation.points import Points, compared, read_calibration, simulations_of
-from t3lab.validation.simulation import (
-    CollectiveAlone,
-    GemmAlone,
-    Outcome,
-    RecordedTiles,
-    Scatter,
-    SideBySide,
-)
+from t3lab.validation.simulation import Outcome
+from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
+from t3lab.validation.simulations.concurrent import SideBySide
+from t3lab.validation.simulations.tiles import RecordedTiles, Scatter
 from t3lab.validation.tables import validation_csv
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import InputDataError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from t3lab.measurements.kinds import ring_bytes
-from t3lab.measurements.samples import read_measurements
+from t3lab.measurements.floors import ring_bytes
+from t3lab.measurements.reading import read_measurements
 from t3lab.validation.kinds import COMPARED, WITHOUT_SIMULATION
 from t3lab.validation.points import NOT_SIMULATED, Points, compared
 from tests.faults.refusals import t3sim_here

@@ -9,20 +9,13 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from t3lab.measurements.samples import Measurement, read_measurements
+from t3lab.measurements.reading import read_measurements
+from t3lab.measurements.samples import Measurement
 from t3lab.validation.bench import Bench
-from t3lab.validation.simulation import (
-    CollectiveAlone,
-    GemmAlone,
-    Outcome,
-    RecordedTiles,
-    Scatter,
-    SideBySide,
-    Simulation,
-    over_whole_loop,
-    recorded_trace,
-    tile_figures,
-)
+from t3lab.validation.simulation import Outcome, Simulation
+from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
+from t3lab.validation.simulations.concurrent import SideBySide, over_whole_loop
+from t3lab.validation.simulations.tiles import RecordedTiles, Scatter, recorded_trace, tile_figures
 from t3lab.validation.tiles import efficiency_of, scatter_of_row, simulation_of
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
 from t3sim.experiment.running.phase_digest import phase_digest

@@ -10,7 +10,7 @@ from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.kinds.transfers import NO_COPY_ENGINES
 from t3lab.validation.operating_points import Loops
 from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
-from t3lab.validation.simulation import Overlapped
+from t3lab.validation.simulations.concurrent import Overlapped
 from t3lab.validation.timelines import shape_of
 from t3sim.config.experiment import OperatorKind
 from t3sim.workload.tiling import ELEMENT_BYTES

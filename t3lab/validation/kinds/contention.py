@@ -10,7 +10,7 @@ from t3lab.validation.kinds.gemms import gemm_point
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.operating_points import Loops
 from t3lab.validation.point import RATIO, Comparison, Point, Term
-from t3lab.validation.simulation import SideBySide
+from t3lab.validation.simulations.concurrent import SideBySide
 
 LOOPS = Loops(longer=2, rests=True)
 WITHOUT_RESTS = "the GPUs did not rest before each group of loops: the power limit may have slowed down some"

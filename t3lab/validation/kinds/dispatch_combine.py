@@ -9,7 +9,7 @@ from t3lab.validation.bench import Bench, one
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.kinds.routed import experts_of_row, strategy_of_row
 from t3lab.validation.point import Comparison, Point, Term
-from t3lab.validation.simulation import RoutedExperts
+from t3lab.validation.simulations.experts import RoutedExperts
 
 ANY_WIDTH = 128  # elements between the GEMMs of an expert, which are not compared
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from t3lab.measurements.kinds import ROTATED
 from t3lab.measurements.samples import Measurement
+from t3lab.measurements.words import ROTATED
 from t3lab.validation.bench import Bench, one
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.operating_points import Loops

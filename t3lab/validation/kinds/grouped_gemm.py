@@ -10,7 +10,7 @@ from t3lab.validation.bench import Bench, one
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.operating_points import Loops
 from t3lab.validation.point import Comparison, Point, Term
-from t3lab.validation.simulation import GroupedGemm
+from t3lab.validation.simulations.experts import GroupedGemm
 from t3sim.config.experiment import GemmShape
 from t3sim.config.experts import experts_spec, routing_called
 from t3sim.workload.routings import routing_of

@@ -10,7 +10,7 @@ from t3lab.measurements.samples import Measurement
 from t3lab.validation.bench import Bench, one
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.point import RATIO, Comparison, NotSimulatedError, Point, Term
-from t3lab.validation.simulation import MemoryContention
+from t3lab.validation.simulations.concurrent import MemoryContention
 
 
 def points(row: Measurement, bench: Bench) -> Iterator[Point]:

@@ -11,7 +11,7 @@ from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.kinds.routed import experts_of_row, strategy_of_row
 from t3lab.validation.operating_points import Loops
 from t3lab.validation.point import Comparison, Point, Term
-from t3lab.validation.simulation import RoutedExperts
+from t3lab.validation.simulations.experts import RoutedExperts
 
 
 def points(row: Measurement, bench: Bench) -> Iterable[Point]:

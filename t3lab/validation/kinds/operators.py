@@ -10,7 +10,7 @@ from t3lab.validation.bench import Bench, host_of, one, output_bytes
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.operating_points import Loops
 from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
-from t3lab.validation.simulation import Overlapped
+from t3lab.validation.simulations.concurrent import Overlapped
 from t3lab.validation.timelines import shape_of
 from t3sim.collective.schedule import Op
 from t3sim.config.experiment import OperatorKind

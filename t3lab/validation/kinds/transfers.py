@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from t3lab.measurements.kinds import ALL_LANES
 from t3lab.measurements.meshes import Mesh, meshes
 from t3lab.measurements.samples import Measurement
+from t3lab.measurements.words import ALL_LANES
 from t3lab.validation.bench import Bench, one
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
-from t3lab.validation.simulation import PeerCopy, Transfers
+from t3lab.validation.simulations.alone import PeerCopy, Transfers
 from t3sim.config.machine import MachineSpec
 from t3sim.fabric.interface import fabric_of
 

@@ -15,8 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3lab.measurements.kinds import H200, KINDS, Kind, Value, impossible, kind_of_header
-from t3lab.measurements.samples import Measurement, read_file, read_measurements, refused_text, write_measurements
+from t3lab.measurements.columns import H200, Kind, Value
+from t3lab.measurements.floors import impossible
+from t3lab.measurements.kinds import KINDS, kind_of_header
+from t3lab.measurements.reading import read_file, read_measurements, refused_text
+from t3lab.measurements.samples import Measurement
+from t3lab.measurements.writing import write_measurements
 from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
 from tests.conftest import REPOSITORY, sample
 from tests.harness.measured import of_h200s

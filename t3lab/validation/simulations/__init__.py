@@ -1,0 +1,1 @@
+"""Simulations that measurements are compared with, by what they simulate."""
