@@ -36,6 +36,11 @@ class Ranks(NamedTuple):
         g = self.per_node
         return (rank // g + distance // g) % self.n_nodes * g + (rank % g + distance % g) % g
 
+    def distance(self, rank: Any, other: Any) -> Any:
+        """Return the distance of *other* from *rank*."""
+        g = self.per_node
+        return (other // g - rank // g) % self.n_nodes * g + (other % g - rank % g) % g
+
     def back(self, distance: Any) -> Any:
         """Return the distance that leads back."""
         g = self.per_node

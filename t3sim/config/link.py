@@ -30,7 +30,7 @@ class MulticastSpec(Spec):
 
 
 class NicSpec(Spec):
-    """The network interface of a GPU, which connects it with the GPU of the same number on every other node (its rail).
+    """The network interface of a GPU, which connects it with the GPUs of all other nodes.
 
     It reads the memory of the GPU itself (GPUDirect), message after message, and stores into the memory there.
     """

@@ -116,6 +116,4 @@ def check_reach(link: LinkSpec, distances: Iterable[int], n: int, rank: int = 0)
     for distance in sorted(distances):
         if distance not in reached:
             where = f"the GPU at distance {distance} of {n}"
-            if link.gpus_per_node is not None and distance > link.gpus_per_node:
-                where += f" (not on this node of {link.gpus_per_node} GPUs, and not its counterpart on another)"
             raise UsageError(f"machine.link.topology: {link.topology} does not lead to {where}")

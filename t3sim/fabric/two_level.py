@@ -1,7 +1,7 @@
 """Two levels: nodes of GPUs behind a switch, or in a mesh, and a network interface of each GPU.
 
-Rails: the network interface of a GPU leads to the GPUs of the same number on the other nodes.
-Leaves out: switches of the network as a limit, so each pair of nodes has the whole rate of the interface; traffic from
+The network interface of a GPU leads to all GPUs of the other nodes; collectives use those of the same number, its rail.
+Leaves out: switches of the network as a limit, so each pair of GPUs has the whole rate of the interface; traffic from
 a GPU through the network interface of another one.
 """
 
@@ -39,5 +39,5 @@ def two_level(link: LinkSpec, n: int, rank: int) -> tuple[Wires, ...]:  # noqa: 
     inside = tuple(range(1, per_node))
     ports = [Wires((d,), link.latency) for d in inside] if link.ports > 1 else [Wires(inside, link.latency)]
     if n > per_node and link.nic is not None:
-        ports.append(Wires(tuple(range(per_node, n, per_node)), link.nic.latency, link.nic))
+        ports.append(Wires(tuple(range(per_node, n)), link.nic.latency, link.nic))
     return tuple(ports)

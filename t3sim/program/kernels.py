@@ -18,6 +18,7 @@ from t3sim.collective.schedule import (
     sent_granules,
 )
 from t3sim.errors import UsageError
+from t3sim.program.moe_operator import AnyOperator
 from t3sim.program.operations import (
     NONE,
     STEP,
@@ -277,11 +278,14 @@ def refuse_without_engines(op: Operator, strategy: str) -> None:
         raise UsageError(f"{strategy}: this machine has no copy engines (`gpu.copy_engines`)")
 
 
-def refuse_several_nodes(op: Operator, name: str) -> None:
-    """Raise ``UsageError``, naming the collective or strategy *name*, if its GPUs are on several nodes."""
+def refuse_several_nodes(op: AnyOperator, name: str, instead: str = "") -> None:
+    """Raise ``UsageError``, naming the collective or strategy *name*, if its GPUs are on several nodes.
+
+    *instead*: what is for several.
+    """
     if op.ranks.n_nodes > 1:
-        where = f"{op.n} GPUs are on {op.ranks.n_nodes} nodes"
-        raise UsageError(f"machine.link.gpus_per_node: {where}, and {name} is for the GPUs of one")
+        where, take = f"{op.n} GPUs are on {op.ranks.n_nodes} nodes", f"; take {instead}" if instead else ""
+        raise UsageError(f"machine.link.gpus_per_node: {where}, and {name} is for the GPUs of one{take}")
 
 
 def refuse_on_ring(op: Operator, name: str, instead: str) -> None:

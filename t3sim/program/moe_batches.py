@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from t3sim.errors import UsageError
 from t3sim.program.moe_layer import MoeLayer
+from t3sim.program.moe_nodes import layer_of
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.operations import Operation, Post, Program, Rows, Wait
 
@@ -29,7 +30,7 @@ def two_batches_program(op: MoeOperator, rank: int, sms: int) -> Program:
     layers: list[MoeLayer] = []
     for number, half in enumerate(halves):
         behind = sum(one.n_elements for one in layers)
-        layers.append(MoeLayer(half, rank, memory, f"batch {number}: ", COMMUNICATION, behind=behind))
+        layers.append(layer_of(half, rank, memory, f"batch {number}: ", COMMUNICATION, behind=behind))
     dispatched, computed = (memory.signal(name, 2) for name in ("dispatched", "computed"))
     operations: list[Operation] = []
     inputs: list[Rows] = []
@@ -49,7 +50,7 @@ def two_batches_program(op: MoeOperator, rank: int, sms: int) -> Program:
         outputs += layer.outputs
     return Program(
         rank, op.n, tuple(operations), op.granule, op.line, tuple(memory.buffers), tuple(memory.signals),
-        inputs=tuple(inputs), outputs=tuple(outputs),
+        inputs=tuple(inputs), outputs=tuple(outputs), per_node=op.machine.link.gpus_per_node,
     )  # fmt: skip
 
 

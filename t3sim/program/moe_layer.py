@@ -15,6 +15,7 @@ one GPU each, and copy them.  Combine stores each row at the GPU of its token, w
 The weight of an expert is part of its row, wherever kernels multiply by it.
 Leaves out: flags and indices of tokens that are stored beside their data; that receive buffers are used again and
 again; the layout kernel before the normal dispatch.
+On several nodes see ``moe_nodes``.
 Pinned by ``tests/program/test_moe_layer.py``.
 """
 
@@ -29,6 +30,7 @@ from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.errors import UsageError
 from t3sim.program.moe_operator import HeldRows, MoeOperator, Places, position_in
 from t3sim.program.operations import (
+    NIC,
     NONE,
     STORE,
     Buffer,
@@ -50,6 +52,7 @@ DISPATCH_CHUNK, COMBINE_CHUNK = 6, 4  # tokens that a sender of the normal form 
 NORMAL_WARPS, LOW_LATENCY_WARPS, COPY_WARPS = 24, 32, 16  # of a workgroup
 NOTIFICATION_BARRIERS, COMBINE_BARRIERS = 3, 1
 UNROLLED_BYTES = 4096  # that a warp loads of a row at a time: eight times 16 B for each thread
+FIRST_MESSAGES = 8  # stream of the first queue pair
 TOKEN_BITS = 16  # of an element of tokens, before they are converted
 
 
@@ -239,6 +242,22 @@ class MoeLayer:
         table = np.concatenate(column).reshape(-1, 1)
         return self.kernel(name, table, 1, posts=(Post(over[0]),), **more), Wait(over[0], 1)
 
+    def messages(self, name: str, sends: Steps, channel: Ints) -> list[Operation]:
+        """Return *sends* as messages of the network interface, in their order, those of a *channel* by one queue pair.
+
+        Queue pairs have streams of their own, whatever else runs.
+        """
+        nic = self.op.machine.link.nic
+        assert nic is not None  # ``fabric.two_level``
+        queue_pair = channel % nic.queue_pairs
+        return [
+            Moves(
+                name=f"{self.label}{name}, messages {number}", steps=sends[queue_pair == number].reshape(-1, 1),
+                engine=NIC + number, stream=FIRST_MESSAGES + number, launch=0,
+            )
+            for number in np.unique(queue_pair).tolist()
+        ]  # fmt: skip
+
     # --- normal form -----------------------------------------------------------------------------------
 
     def dispatch(self, sms: int, first_unit: int = 0, **more: Any) -> list[Operation]:
@@ -249,7 +268,7 @@ class MoeLayer:
         arrived = self.memory.signal(f"{self.label}dispatched", self.n * c).first
         self.inputs, self.outputs = (self._tokens(given, pitch),), (self._copies_held(self.received, pitch),)
         sent, held = op.copies_sent(self.rank), op.copies_held(self.rank)
-        signal = arrived + -sent.distance % self.n * c + sent.token % c
+        signal = arrived + op.ranks.back(sent.distance) * c + sent.token % c
         sends = copies_to(
             sent.distance, given.first + sent.token * pitch, staged.first + sent.copy * pitch, row, signal
         )
@@ -278,7 +297,7 @@ class MoeLayer:
         self.outputs = (self._results(results),)
         held, sent = op.copies_held(self.rank), op.copies_sent(self.rank)
         there = staged.first + self._places(places, held.distance, held.token, held.index) * row
-        signal = arrived + -held.distance % self.n * c + held.token % c
+        signal = arrived + op.ranks.back(held.distance) * c + held.token % c
         sends = copies_to(held.distance, self.reduced.first + held.copy * row, there, row, signal)
         own = places[self.rank % len(places)]
         token = np.flatnonzero(own.count)
@@ -342,7 +361,7 @@ class MoeLayer:
         """Return the number of the place, at the GPU at *distance*, of the *index*-th row of its *token*."""
         found = np.zeros(len(token), np.int64)
         for rank, one in places.items():
-            at = np.flatnonzero((distance + self.rank) % self.n % len(places) == rank)
+            at = np.flatnonzero(self.op.ranks.at(self.rank, distance) % len(places) == rank)
             found[at] = one.first[token[at]] + index[at] * one.stride[token[at]]
         return found
 
@@ -491,11 +510,16 @@ class MoeLayer:
         signal = self.memory.signal(f"{self.label}dispatched", op.routing.experts_per_gpu * self.n).first
         sent, held = op.sent(self.rank), op.held(self.rank)
         casts = self._converting(ratio, row, given_rows.first, converted.first)
-        told = signal + sent.expert * self.n + -sent.distance % self.n
+        is_near, messages = sent.distance < op.ranks.per_node, []
+        told = signal + sent.expert * self.n + op.ranks.back(sent.distance)
         sends = copies_to(sent.distance, cast.first + sent.token * row, arrived.first + sent.row * row, row, told)
+        if op.ranks.n_nodes > 1:
+            ready = self.memory.signal(f"{self.label}converted", op.n_tokens).first
+            casts["post_signal"] = ready + token
+            messages = self._single_messages("low-latency dispatch", sends[~is_near], ready + sent.token[~is_near])
         columns = []
         for column in range(n_columns):
-            mine = np.flatnonzero(sent.token % n_columns == column)
+            mine = np.flatnonzero(is_near & (sent.token % n_columns == column))
             own = token[token % n_columns == column]
             every = np.concatenate([casts[own], sends[mine]])
             of = np.concatenate([own * 2, sent.token[mine] * 2 + 1])
@@ -514,7 +538,13 @@ class MoeLayer:
         receiving = self._by_group(copies, group, signal + group, n_groups, n_columns, row)
         receive = self.kernel("low-latency dispatch, receive", in_columns(receiving), LOW_LATENCY_WARPS,
                                UNROLLED_BYTES, launch=0, **more)  # fmt: skip
-        return [send, receive]
+        return [send, *messages, receive]
+
+    def _single_messages(self, name: str, sends: Steps, ready: Ints) -> list[Operation]:
+        """Return a message of each of the rows that *sends* store, when its signal of *ready* has counted it."""
+        sends = sends.copy()
+        sends["wait_signal"], sends["wait_at_least"] = ready, sends["n_granules"]
+        return self.messages(name, sends, np.arange(len(sends)))
 
     def _by_group(
         self, every: Steps, group: Ints, signal: Ints | None, n_groups: int, n_columns: int, row: int
@@ -547,11 +577,22 @@ class MoeLayer:
         held = op.held(self.rank)
         there = staged.first + self.return_places(held.distance, held.token, held.index) * row
         sends = copies_to(held.distance, self.made.first + np.arange(len(there)) * row, there, row,
-                          arrived + -held.distance % self.n)  # fmt: skip
+                          arrived + op.ranks.back(held.distance))  # fmt: skip
+        messages = []
+        if op.ranks.n_nodes > 1:
+            kept = self._buffer("rows to send", self.n_rows, row)
+            ready = self.memory.signal(f"{self.label}to send", self.n_rows).first
+            far = np.flatnonzero(held.distance >= op.ranks.per_node)
+            copies = steps(len(far), n_granules=row, operand=sends["operand"][far], kept_at=kept.first + far * row,
+                           post_signal=ready + far)  # fmt: skip
+            away = sends[far]
+            away["operand"] = copies["kept_at"]
+            messages, sends[far] = self._single_messages("low-latency combine", away, ready + far), copies
         columns = self._by_group(sends, held.distance * op.routing.experts_per_gpu + held.expert, None, n_groups,
                                  n_columns, row)  # fmt: skip
         send = self.kernel("low-latency combine, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES, **more)
-        return [send, *self.final_sum(staged, total, row, name="low-latency combine, sum", launch=0, **more)]
+        total_sum = self.final_sum(staged, total, row, name="low-latency combine, sum", launch=0, **more)
+        return [send, *messages, *total_sum]
 
     def returns(self, row: int) -> tuple[Buffer, int, tuple[Wait, ...]]:
         """Return the buffer in which rows come back, the first signal that they post, and what holds when all have."""
@@ -587,5 +628,5 @@ def program_of_stages(layer: MoeLayer, operations: list[Operation], inputs: tupl
     op, memory = layer.op, layer.memory
     return Program(
         layer.rank, op.n, tuple(operations), op.granule, op.line, tuple(memory.buffers), tuple(memory.signals),
-        inputs=inputs, outputs=layer.outputs,
+        inputs=inputs, outputs=layer.outputs, per_node=op.machine.link.gpus_per_node,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
+from t3sim.collective.ranks import Ranks
 from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.config.experiment import GemmShape, Kernels, OperatorKind
 from t3sim.config.experts import ExpertsSpec
@@ -69,6 +70,15 @@ class TokenCopies:
 
 
 @dataclass(frozen=True, eq=False)
+class Forwards:
+    """Copies that a GPU makes for its node of the tokens that come over its rail: arrays with an entry for each."""
+
+    visit: Ints  # number of the copy that has come over the rail, the own tokens' included
+    distance: Ints  # of the GPU of the node that it is for
+    copy: Ints  # number of the copy there
+
+
+@dataclass(frozen=True, eq=False)
 class Places:
     """Where the rows of each token of a GPU come back: in groups of tokens that have as many.
 
@@ -103,6 +113,11 @@ class MoeOperator:
     def n(self) -> int:
         """Return the number of GPUs."""
         return self.routing.n_gpus
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The GPUs, and what distances between them mean."""
+        return Ranks.of(self.n, self.machine.link.gpus_per_node)
 
     @property
     def representatives(self) -> range:
@@ -152,10 +167,10 @@ class MoeOperator:
         routing, each = self.routing, self.routing.experts_per_gpu
         rank = np.arange(self.n)
         first = routing.experts[rank % period].astype(np.int64)
-        turned = (first + (rank // period * period * each)[:, None, None]) % routing.n_experts
-        home, local = np.divmod(turned, each)
-        distance = (home - rank[:, None, None]) % self.n
+        home, local = np.divmod(first, each)
+        distance = self.ranks.distance((rank % period)[:, None, None], home)
         numbers = self._numbers_of_experts(period)[(rank % period)[:, None, None], distance, local]
+        home = self.ranks.at(rank[:, None, None], distance)
         every = np.where(first == DROPPED, DROPPED, home * each + numbers).astype(np.int32)
         weights = None if routing.weights is None else routing.weights[rank % period]
         return replace(self, routing=replace(routing, experts=every, weights=weights), period=period)
@@ -171,14 +186,15 @@ class MoeOperator:
         loads = self.routing.loads()
         numbers = np.broadcast_to(np.arange(each), (period, n, each)).copy()
         distances = np.arange(n)
-        sent = [rows[(gpu - distances) % period, ((gpu - distances) % period + distances) % n] for gpu in range(period)]
+        sources = [self.ranks.at(gpu, self.ranks.back(distances)) % period for gpu in range(period)]
+        sent = [rows[source, self.ranks.at(source, distances)] for source in sources]
         if all(np.array_equal(np.sort(one.sum(axis=0)), np.sort(loads[gpu])) for gpu, one in enumerate(sent)):
             return numbers
         for gpu, of_sources in enumerate(sent):
             lacks = loads[gpu].astype(np.float64) * (of_sources.sum() / max(int(loads[gpu].sum()), 1))
             for distance, of_source in enumerate(of_sources):
                 by_rows, by_lack = np.argsort(-of_source, kind="stable"), np.argsort(-lacks, kind="stable")
-                numbers[(gpu - distance) % period, distance, by_rows] = by_lack
+                numbers[sources[gpu][distance], distance, by_rows] = by_lack
                 lacks[by_lack] -= of_source[by_rows]
         return numbers
 
@@ -186,14 +202,16 @@ class MoeOperator:
         """Return the operator of GPUs in as many classes, equally large, of like loads: those of a class are alike.
 
         GPUs are numbered anew, class by class in turn; class 0 has most rows.  Each class has the mean load of its
-        GPUs; exact if their loads are equal.  *n_classes* divides the number of GPUs.
+        GPUs; exact if their loads are equal.  Nodes stay together: their GPUs are numbered anew in each node, and
+        there are several classes of nodes if there are more classes than GPUs of a node.  *n_classes* is one of
+        ``numbers_of_classes``.
         """
         routing, each = self.routing, self.routing.experts_per_gpu
-        by_load = np.argsort(-routing.loads().sum(axis=1), kind="stable")
-        place = np.arange(self.n)
-        number = np.empty(self.n, np.int64)
-        of_class = self.n // n_classes
-        number[by_load] = place % of_class * n_classes + place // of_class
+        (n_nodes, n_gpus), loads = (self.ranks.n_nodes, self.ranks.per_node), routing.loads().sum(axis=1)
+        of_node, by_node = min(n_classes, n_gpus), loads.reshape(n_nodes, n_gpus)
+        node = places_in_classes(-by_node.max(axis=1), max(n_classes // n_gpus, 1))
+        gpu = np.stack([places_in_classes(-one, of_node) for one in by_node])
+        number = (node[:, None] * n_gpus + gpu).reshape(-1)
         experts = routing.experts.astype(np.int64)
         moved = np.where(experts == DROPPED, DROPPED, number[experts // each] * each + experts % each)
         order = np.argsort(number)
@@ -201,10 +219,17 @@ class MoeOperator:
         renamed = replace(routing, experts=moved[order].astype(np.int32), weights=weights)
         return replace(self, routing=renamed).repeated(n_classes)
 
+    def numbers_of_classes(self) -> list[int]:
+        """Return into how many classes GPUs may be divided: some of each node, or all GPUs of some nodes."""
+        gpus, nodes = self.ranks.per_node, self.ranks.n_nodes
+        return sorted({p for p in range(1, gpus + 1) if gpus % p == 0} | {
+            p * gpus for p in range(1, nodes + 1) if nodes % p == 0
+        })  # fmt: skip
+
     def classes_of_load(self, tolerance: float) -> MoeOperator | None:
         """Return the operator in the fewest classes whose most loaded GPU has that share less rows at most; or None."""
         most = int(self.routing.loads().sum(axis=1).max())
-        for n_classes in (p for p in range(1, self.n) if self.n % p == 0):
+        for n_classes in self.numbers_of_classes()[:-1]:
             found = self.in_classes(n_classes)
             if int(found.routing.loads().sum(axis=1).max()) >= most * (1 - tolerance):
                 return found
@@ -220,12 +245,15 @@ class MoeOperator:
         experts = routing.experts.astype(np.int64)
         is_there = experts != DROPPED
         gpu = np.where(is_there, experts // each, 0)
-        distance = (gpu - np.arange(n)[:, None, None]) % n
+        distance = self.ranks.distance(np.arange(n)[:, None, None], gpu)
         goes = np.zeros((n, n_tokens, n), bool)
         source, token, choice = np.nonzero(is_there)
         goes[source, token, distance[is_there]] = True
-        # By number of experts and of GPUs, the most first; then by the set of GPUs, so that neighbours go together.
-        keys = [*goes.transpose(2, 0, 1), -goes.sum(axis=2), -is_there.sum(axis=2)]
+        # By number of experts, of nodes and of GPUs, the most first; then by the set of nodes and that of GPUs, so that
+        # tokens with the same destinations follow each other.
+        by_gpu = np.moveaxis(goes, 2, 0)
+        by_node = by_gpu.reshape(self.ranks.n_nodes, self.ranks.per_node, n, n_tokens).max(axis=1)
+        keys = [*by_gpu, -by_gpu.sum(axis=0), *by_node, -by_node.sum(axis=0), -is_there.sum(axis=2)]
         order = np.stack([np.lexsort([key[g] for key in keys]) for g in range(n)])
         number = np.empty_like(order)
         np.put_along_axis(number, order, np.broadcast_to(np.arange(n_tokens), order.shape), axis=1)
@@ -241,7 +269,7 @@ class MoeOperator:
     def _by_expert(self) -> Ints:
         """Numbers of all rows in the order in which they lie at their experts, GPU by GPU."""
         every = self._every
-        return np.lexsort((every["token"], -every["distance"] % self.n, every["expert"], every["gpu"]))
+        return np.lexsort((every["token"], self.ranks.back(every["distance"]), every["expert"], every["gpu"]))
 
     @cached_property
     def _row(self) -> Ints:
@@ -264,7 +292,8 @@ class MoeOperator:
         gpus = every["gpu"][self._by_expert]
         of = self._by_expert[slice(*np.searchsorted(gpus, (rank, rank + 1)))]
         names = "token", "choice", "index"
-        return HeldRows(every["expert"][of], -every["distance"][of] % self.n, *(every[name][of] for name in names))
+        back = self.ranks.back(every["distance"][of])
+        return HeldRows(every["expert"][of], back, *(every[name][of] for name in names))
 
     def rows(self, rank: int) -> list[int]:
         """Return the rows of each expert of *rank*."""
@@ -274,34 +303,68 @@ class MoeOperator:
     @cached_property
     def _copies(self) -> dict[str, Ints]:
         """Every pair of a token and a GPU that has experts of it, source by source and token by token."""
+        return self._distinct(self._every["distance"])
+
+    @cached_property
+    def _visits(self) -> dict[str, Ints]:
+        """Every pair of a token and a node that has experts of it, at the GPU there on the rail of its source."""
+        return self._distinct(self._rail(self._every["distance"]))
+
+    def _rail(self, distance: Ints) -> Ints:
+        """Return the distances of the GPUs on the rail of the own one, on the nodes of those at *distance*."""
+        return distance // self.ranks.per_node * self.ranks.per_node
+
+    def _distinct(self, distance: Ints) -> dict[str, Ints]:
+        """Return every pair of a token and a GPU at *distance*, given for each row, source by source."""
         every = self._every
-        keys = (every["source"] * self.n_tokens + every["token"]) * self.n + every["distance"]
+        keys = (every["source"] * self.n_tokens + every["token"]) * self.n + distance
         pairs, inverse = np.unique(keys, return_inverse=True)
         choices = np.zeros(len(pairs), np.int64)
         np.bitwise_or.at(choices, inverse.reshape(-1), np.int64(1) << every["choice"])
-        pairs, distance = np.divmod(pairs, self.n)
-        source, token = np.divmod(pairs, self.n_tokens)
-        gpu = (source + distance) % self.n
-        order = np.lexsort((token, -distance % self.n, gpu))
+        found, distance = np.divmod(pairs, self.n)
+        source, token = np.divmod(found, self.n_tokens)
+        gpu = self.ranks.at(source, distance)
+        order = np.lexsort((token, self.ranks.back(distance), gpu))
         copy = np.empty(len(order), np.int64)
         copy[order] = np.arange(len(order)) - np.searchsorted(gpu[order], gpu[order])
         return {
             "source": source, "token": token, "distance": distance, "gpu": gpu, "copy": copy, "choices": choices,
-            "order": order, "index": position_in(source * self.n_tokens + token),
+            "order": order, "index": position_in(source * self.n_tokens + token), "key": pairs,
         }  # fmt: skip
 
     def copies_sent(self, rank: int) -> TokenCopies:
         """Return the copies of the tokens of *rank*, at the GPUs of their experts."""
-        found = self._copies
-        of = slice(*np.searchsorted(found["source"], (rank, rank + 1)))
-        return TokenCopies(*(found[name][of] for name in ("token", "distance", "copy", "choices", "index")))
+        return self._sent_of(self._copies, rank)
 
     def copies_held(self, rank: int) -> TokenCopies:
         """Return the copies of tokens that *rank* has for its experts, in their order there."""
-        found = self._copies
+        return self._held_of(self._copies, rank)
+
+    def visits_sent(self, rank: int) -> TokenCopies:
+        """Return the copies of the tokens of *rank* at the GPUs of its rail: one for each node that has experts."""
+        return self._sent_of(self._visits, rank)
+
+    def visits_held(self, rank: int) -> TokenCopies:
+        """Return the copies of tokens that *rank* has got over its rail for the GPUs of its node, in their order."""
+        return self._held_of(self._visits, rank)
+
+    def forwards(self, rank: int) -> Forwards:
+        """Return what *rank* forwards of ``visits_held``, visit by visit, the nearest GPU of the node first."""
+        copies, visits = self._copies, self._visits
+        at = np.searchsorted(visits["key"], copies["key"] - copies["distance"] + self._rail(copies["distance"]))
+        mine = np.flatnonzero(visits["gpu"][at] == rank)
+        distance = copies["distance"][mine] % self.ranks.per_node
+        mine = mine[order := np.lexsort((distance, visits["copy"][at[mine]]))]
+        return Forwards(visits["copy"][at[mine]], distance[order], copies["copy"][mine])
+
+    def _sent_of(self, found: dict[str, Ints], rank: int) -> TokenCopies:
+        of = slice(*np.searchsorted(found["source"], (rank, rank + 1)))
+        return TokenCopies(*(found[name][of] for name in ("token", "distance", "copy", "choices", "index")))
+
+    def _held_of(self, found: dict[str, Ints], rank: int) -> TokenCopies:
         of = found["order"][slice(*np.searchsorted(found["gpu"][found["order"]], (rank, rank + 1)))]
-        names = "copy", "choices", "index"
-        return TokenCopies(found["token"][of], -found["distance"][of] % self.n, *(found[name][of] for name in names))
+        back = self.ranks.back(found["distance"][of])
+        return TokenCopies(found["token"][of], back, *(found[name][of] for name in ("copy", "choices", "index")))
 
     def places_of_rows(self, rank: int) -> Places:
         """Return where the rows of the tokens of *rank* come back, one for each expert."""
@@ -310,6 +373,10 @@ class MoeOperator:
     def places_of_copies(self, rank: int) -> Places:
         """Return where the rows of the tokens of *rank* come back, one for each GPU."""
         return places_of(np.bincount(self.copies_sent(rank).token, minlength=self.n_tokens))
+
+    def places_of_visits(self, rank: int) -> Places:
+        """Return where the rows of the tokens of *rank* come back, one for each node."""
+        return places_of(np.bincount(self.visits_sent(rank).token, minlength=self.n_tokens))
 
     def _of_source(self, rank: int) -> slice:
         return slice(*np.searchsorted(self._every["source"], (rank, rank + 1)))
@@ -350,6 +417,14 @@ class MoeOperator:
             return grouped_trace(rows, shape, tiling)
         except ValueError as error:
             raise UsageError(f"workload: {error}") from None
+
+
+def places_in_classes(keys: Ints, n_classes: int) -> Ints:
+    """Return new numbers in the order of *keys*: the first ones are 0, n_classes, 2 n_classes and so on."""
+    place, of_class = np.arange(len(keys)), len(keys) // n_classes
+    found = np.empty(len(keys), np.int64)
+    found[np.argsort(keys, kind="stable")] = place % of_class * n_classes + place // of_class
+    return found
 
 
 def places_of(count: Ints) -> Places:

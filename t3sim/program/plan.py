@@ -91,8 +91,9 @@ class Part:
         for one in self.programs:
             if id(one.operations) not in known:
                 known[id(one.operations)] = digest(one)
-        names = [known[id(one.operations)] for one in self.programs]
-        return next(p for p in range(1, self.n + 1) if self.n % p == 0 and names == names[:p] * (self.n // p))
+        names, each = [known[id(one.operations)] for one in self.programs], self.programs[0].ranks.per_node
+        divisors = (p for p in range(1, self.n + 1) if self.n % p == 0 and (each % p == 0 or p % each == 0))
+        return next(p for p in divisors if names == names[:p] * (self.n // p))
 
     @cached_property
     def difference(self) -> str | None:

@@ -5,11 +5,12 @@ normal kernels); ``moe-low-latency`` sends it to each expert (its low-latency ke
 """
 
 from collections.abc import Callable
-from functools import partial
 
+from t3sim.program.kernels import refuse_several_nodes
 from t3sim.program.moe_batches import two_batches_program
 from t3sim.program.moe_fused import FusedLayer
 from t3sim.program.moe_layer import MoeLayer, program_of_stages
+from t3sim.program.moe_nodes import layer_of
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.operations import Operation, Program
 from t3sim.program.plan import Part, Plan, in_order
@@ -34,7 +35,7 @@ def stage_part(op: MoeOperator, role: str, name: str, stage: Stage) -> Part:
     """Return the part in which all ranks run one stage of the layer."""
 
     def program_of(rank: int) -> Program:
-        layer = MoeLayer(op, rank, op.memory())
+        layer = layer_of(op, rank, op.memory())
         operations = stage(layer)
         return program_of_stages(layer, operations, layer.inputs)
 
@@ -46,11 +47,11 @@ def moe_sequential(op: MoeOperator, params: Params) -> Plan:
     """DeepEP's normal dispatch and combine on ``sms`` compute units, which nothing else runs beside."""
     sms = params["sms"]
     stages: tuple[tuple[str, str, Stage], ...] = (
-        ("dispatch", "dispatch", partial(MoeLayer.dispatch, sms=sms)),
+        ("dispatch", "dispatch", lambda layer: layer.dispatch(sms)),
         ("permutation", "permutation", MoeLayer.permutation),
         *GEMM_STAGES,
         ("reduction", "reduction", MoeLayer.reduction),
-        ("combine", "combine", partial(MoeLayer.combine, sms=sms)),
+        ("combine", "combine", lambda layer: layer.combine(sms)),
     )
     return Plan(in_order(*(stage_part(op, *one) for one in stages)))
 
@@ -69,6 +70,7 @@ def moe_low_latency(op: MoeOperator, _params: Params) -> Plan:
 @strategy("moe-fused", operators=("moe",), arbitration="round_robin")
 def moe_fused(op: MoeOperator, _params: Params) -> Plan:
     """One kernel: tiles of an expert start when its rows have come, and their epilogues send the rows back."""
+    refuse_several_nodes(op, "moe-fused", "`moe-sequential` or `moe-low-latency`, which use network interfaces")
     return Plan(in_order(layer_part(op, lambda rank: FusedLayer(op, rank).program())))
 
 

@@ -151,10 +151,10 @@ def test_a_gpu_of_each_class_represents_its_class_exactly(name: str) -> None:
         assert part.period == 2
 
 
-def ring_of(part: Part, n_simulated: int) -> RingMachine:
+def ring_of(part: Part, n_simulated: int, machine: MachineSpec = MACHINE) -> RingMachine:
     """So many GPUs, loaded with the programs of a part."""
     ring = RingMachine(
-        part.clocked(MACHINE), arbitration_policies.get("round_robin"), {}, n_simulated, n_threads=1,
+        part.clocked(machine), arbitration_policies.get("round_robin"), {}, n_simulated, n_threads=1,
         traffic=TrafficClasses(part.programs[0].classes), n_gpus=part.n,
     )  # fmt: skip
     for d, program in enumerate(part.programs[:n_simulated]):
