@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from t3lab.validation.simulation import Outcome, Simulation
 
 TABLE_NAME, JUDGED_NAME = "calibration.csv", "judged.csv"
+LONGEST_JUDGED = 5.0  # CPU seconds of a row, for each of two machines
 
 
 @click.command()
@@ -35,6 +37,10 @@ TABLE_NAME, JUDGED_NAME = "calibration.csv", "judged.csv"
 @click.option(
     "--judge", "kept_aside", type=PATH, multiple=True, metavar="FILE",
     help="With --from: a file or folder of rows that nothing is set from, which judge the machine; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--longest", type=click.FloatRange(min=0, min_open=True), default=LONGEST_JUDGED, show_default=True,
+    metavar="SECONDS", help="With --from: rows whose simulation is estimated to take more CPU time are not judged.",
 )  # fmt: skip
 @click.option(
     "--no-search",
@@ -53,6 +59,7 @@ def calibrate(
     points: Path | None,
     tables: tuple[Path, ...],
     kept_aside: tuple[Path, ...],
+    longest: float,
     no_search: bool,
     start: str,
     tiling: str | None,
@@ -77,6 +84,7 @@ def calibrate(
     from t3lab.validation import published
     from t3lab.validation.calibrate import GROUPS, points_of_fit
     from t3lab.validation.calibrate import calibrate as fitted_to
+    from t3lab.validation.cost import estimated_seconds
     from t3lab.validation.points import read_calibration, simulations_of
     from t3lab.validation.simulation import outcomes_of
     from t3lab.validation.tables import calibration_table, machine_file
@@ -116,7 +124,10 @@ def calibrate(
         say_what_is_assumed(chosen.assumed, chosen.refused, ())
         echo("for each machine that is tried (of a group of points only its own are simulated):")
         if tables:
-            first = [] if no_search else simulations_of(published.quick_points(machine, kernels, chosen))
+            seconds = cache(estimated_seconds)
+            planning = published.Tables(machine, chosen, kernels, lambda _simulations: {}, seconds)
+            sample = {} if no_search else planning.sample(machine)
+            first = simulations_of(point for points in sample.values() for point in points)
         else:
             first = simulations_of(points_of_fit(machine, kernels, chosen, groups))
         one_machine = planned(first)
@@ -130,16 +141,21 @@ def calibrate(
 
             contents: dict[Path, bytes] = {}
             if tables and not no_search:
-                setting = published.set_from(machine, chosen, kernels, simulate, echo)
+                given = published.Tables(machine, chosen, kernels, simulate, seconds)
+                setting = published.set_from(machine, given, echo)
                 fitted = setting.fitted
-                used = {one.row.place for ones in setting.used.values() for one in ones}
+                judges = [("given", given)]
+                if kept_aside:
+                    rows = read_measurements(kept_aside)
+                    judges.append(("kept aside", published.Tables(machine, rows, kernels, simulate, seconds)))
                 found = []
-                for title, rows in (("used or of the same tables", tables), ("kept aside", kept_aside)):
-                    if rows:
-                        compared = published.Tables(read_measurements(rows), kernels, simulate)
-                        found += [(title, *one) for one in published.judged(machine, setting.machine, compared)]
-                contents[directory / JUDGED_NAME] = published.judged_csv(found, used)
-                echo(*published.judged_lines(found, used))
+                for title, judge in judges:
+                    compared, long = published.judged(machine, setting.machine, judge, longest)
+                    found += [(title, *one) for one in compared]
+                    if long:
+                        echo(f"not judged    {len(long)} rows {title}, each above {longest:g} CPU s: see --longest")
+                contents[directory / JUDGED_NAME] = published.judged_csv(found, setting.used)
+                echo(*published.judged_lines(found, setting.used))
             else:
                 _, fitted = fitted_to(machine, chosen, kernels, simulate, echo, groups)
         names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}

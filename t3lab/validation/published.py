@@ -1,10 +1,10 @@
 """A machine from published tables alone: GEMMs, NCCL's collectives and other all-reduces, as benchmarks print them.
 
 Such a table has tens of rows and states no value of the device as such.  The numbers that decide a regime (the protocol
-of a ring, the kernel of an all-reduce, GEMMs) are moved together: their effect on each row is simulated once, and a
-least-squares step (Gauss-Newton) on the relative errors gives the next values.  Numbers of different regimes change
-different rows, so one simulation of the table serves one number of each.  Rows that take long to simulate are left to
-judge the result.
+of a ring, the kernel of an all-reduce, GEMMs) are moved together by least squares (``gauss_newton``) on the relative
+errors of a sample of its rows: those that are quick to simulate, and of these a few that are spread over the measured
+times.  A number that does not act on a regime is not part of its simulations, so that none is repeated because a number
+of another regime has moved.
 
 Pinned by ``tests/validation/test_calibrate_published.py``.
 """
@@ -13,25 +13,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from t3lab.measurements.samples import Measurements
 from t3lab.measurements.writing import csv_text
 from t3lab.validation.bench import RINGS
-from t3lab.validation.calibrate import (
-    NS,
-    US,
-    VISIBLY_WORSE,
-    Fitted,
-    Parameter,
-    Say,
-    Simulate,
-    readings,
-    value_at,
-)
+from t3lab.validation.calibrate import NS, US, Fitted, Parameter, Say, Simulate, readings, value_at
+from t3lab.validation.gauss_newton import Search, nearest, rms
 from t3lab.validation.kinds.collectives import LIMITED
 from t3lab.validation.point import Point
 from t3lab.validation.points import (
@@ -40,10 +29,9 @@ from t3lab.validation.points import (
     Points,
     compared,
     is_in_switch,
-    simulations_of,
     without_faster_than_rings,
 )
-from t3lab.validation.simulation import with_value
+from t3lab.validation.simulation import Outcome, Simulation, with_value
 from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
 from t3sim.collective.choice import protocol_of
 from t3sim.collective.direct import NCCL, NVLS, RING, kernel_of
@@ -51,22 +39,45 @@ from t3sim.config.experiment import Kernels
 from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings
 
-MOST_BYTES = 32 << 20  # of a collective that is simulated for a fit
-MOST_FLOPS = 1.6e11  # of a GEMM likewise
-ROUNDS = 2  # of steps, each from the values that the one before has found
+QUICK_SECONDS = 1.5  # of a simulation for a fit, as estimated
+MOST_ROWS = 12  # simulations of a regime that its numbers are fitted to
+STEPS = 6  # of a search, at most
 ROWS_FOR_EACH = 2  # at least so many rows decide a number
-DAMPING = 1e-3  # of a step, relative to the effect of a number on all rows: one that has none stays where it is
 GEMMS, SIMPLE, LL, LL128 = "GEMMs", "rings, Simple", "rings, LL", "rings, LL128"
 SWITCH, EXCHANGE, DIRECT = "collectives in the switch", "all-to-all", "all-reduce kernels"
+ORDER = (  # a GEMM decides the launch of kernels, rings with Simple the store path of an SM
+    (GEMMS,), (SIMPLE,), (LL, LL128, SWITCH, EXCHANGE), (DIRECT,),
+)  # fmt: skip
+KERNEL, BOOST_CLOCK = "gpu.collective_kernel", "gpu.operating_points.boost.matrix_clock"
+CLOCK_STEP = 5_000_000  # Hz
+ACTS_ON = {  # regimes that a number acts on, if not on all
+    "gpu.compute_unit.matrix_efficiency": (GEMMS,),
+    BOOST_CLOCK: (GEMMS,),
+    "gpu.compute_unit.flag_latency": (DIRECT,),
+    f"{KERNEL}.launch": (SIMPLE,),
+    f"{KERNEL}.slice_overhead": (SIMPLE, EXCHANGE),
+    f"{KERNEL}.exchange_launch": (EXCHANGE,),
+    f"{KERNEL}.low_latency.launch": (LL,),
+    f"{KERNEL}.low_latency.slice_overhead": (LL,),
+    f"{KERNEL}.low_latency_128.launch": (LL128,),
+    f"{KERNEL}.low_latency_128.slice_overhead": (LL128,),
+    f"{KERNEL}.nvls.launch": (SWITCH,),
+    f"{KERNEL}.nvls.step_overhead": (SWITCH,),
+}
+
+Seconds = Callable[[Simulation], float]
 
 
 def _grid(low: float, high: float, step: float) -> tuple[int, ...]:
     return tuple(round(low + i * step) for i in range(round((high - low) / step) + 1))
 
 
-def _shares(clock: int) -> tuple[int, ...]:
-    """Return half to all of *clock* in hundredths, which have a tick in common with it."""
-    return tuple(clock * n // 100 for n in range(50, 101))
+def _clocks(machine: MachineSpec, path: str, most: int) -> tuple[int, ...]:
+    """Return the clocks from half of *most* on that the machine may have at *path*: they have a tick in common."""
+    return tuple(
+        one for one in (*range(most // 2 // CLOCK_STEP * CLOCK_STEP, most, CLOCK_STEP), most)
+        if not machine_findings(with_value(machine, path, one))
+    )  # fmt: skip
 
 
 def _parameters(machine: MachineSpec) -> dict[str, list[Parameter]]:
@@ -76,35 +87,34 @@ def _parameters(machine: MachineSpec) -> dict[str, list[Parameter]]:
     there are no large rings.
     """
     gpu, kernel = machine.gpu, machine.gpu.collective_kernel
-    at = "gpu.collective_kernel"
     rate: list[tuple[str, tuple[int | float, ...]]] = [
         ("gpu.compute_unit.matrix_efficiency", tuple(n / 100 for n in range(40, 101)))
     ]
     if gpu.operating_points is not None:
-        rate = [("gpu.operating_points.boost.matrix_clock", _shares(gpu.compute_clock))]
+        rate = [(BOOST_CLOCK, _clocks(machine, BOOST_CLOCK, gpu.compute_clock))]
     found: dict[str, list[tuple[str, tuple[int | float, ...]]]] = {
         GEMMS: [
             *rate,
             ("gpu.kernel_launch", _grid(0, 5 * US, US / 10)),
-            ("memory.clock", _shares(machine.memory.clock)),
+            ("memory.clock", _clocks(machine, "memory.clock", machine.memory.clock)),
         ],
         SIMPLE: [
             ("gpu.compute_unit.l2_store_bytes_per_cycle", _grid(16, 128, 4)),
-            (f"{at}.slice_overhead", _grid(0, 6 * US, US / 4)),
-            (f"{at}.launch", _grid(0, 40 * US, US / 2)),
+            (f"{KERNEL}.slice_overhead", _grid(0, 6 * US, US / 4)),
+            (f"{KERNEL}.launch", _grid(0, 40 * US, US / 2)),
         ],
-        EXCHANGE: [(f"{at}.exchange_launch", _grid(0, 30 * US, US / 4))],
+        EXCHANGE: [(f"{KERNEL}.exchange_launch", _grid(0, 30 * US, US / 4))],
         DIRECT: [("gpu.compute_unit.flag_latency", _grid(0, 5 * US, 50 * NS))],
     }
     for regime, name in ((LL, "low_latency"), (LL128, "low_latency_128")):
         if name in kernel.flagged:
             found[regime] = [
-                (f"{at}.{name}.launch", _grid(0, 40 * US, US / 4)),
-                (f"{at}.{name}.slice_overhead", _grid(0, 3 * US, US / 20)),
+                (f"{KERNEL}.{name}.launch", _grid(0, 40 * US, US / 4)),
+                (f"{KERNEL}.{name}.slice_overhead", _grid(0, 3 * US, US / 20)),
             ]
     if kernel.nvls is not None:
-        found[SWITCH] = [(f"{at}.nvls.launch", _grid(0, 40 * US, US / 2)),
-                         (f"{at}.nvls.step_overhead", _grid(0, 20 * US, US / 4))]  # fmt: skip
+        found[SWITCH] = [(f"{KERNEL}.nvls.launch", _grid(0, 40 * US, US / 2)),
+                         (f"{KERNEL}.nvls.step_overhead", _grid(0, 20 * US, US / 4))]  # fmt: skip
     return {regime: [Parameter(path, grid, regime) for path, grid in ones] for regime, ones in found.items()}
 
 
@@ -129,241 +139,210 @@ def regime_of(point: Point) -> str:
     return {"simple": SIMPLE, "low_latency": LL, "low_latency_128": LL128}[protocol]
 
 
-def is_quick(point: Point) -> bool:
-    """Whether a simulation of *point* is short enough for a fit."""
-    one = point.terms[0].simulation
-    if isinstance(one, GemmAlone):
-        return 2.0 * one.gemm.m * one.gemm.n * one.gemm.k <= MOST_FLOPS
-    return isinstance(one, CollectiveAlone) and one.size <= MOST_BYTES
+def without_effect(machine: MachineSpec, regime: str) -> list[str]:
+    """Return the numbers of *machine* that do not act on points of *regime*."""
+    gpu, kernel = machine.gpu, machine.gpu.collective_kernel
+    absent = [f"{KERNEL}.{name}." for name in ("low_latency", "low_latency_128") if name not in kernel.flagged]
+    absent += [f"{KERNEL}.nvls."] * (kernel.nvls is None) + [BOOST_CLOCK] * (gpu.operating_points is None)
+    return [
+        path for path, regimes in ACTS_ON.items() if regime not in regimes and not path.startswith(tuple(absent))
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a calibration gave: the machine, its numbers, and the points that each regime was fitted to."""
+    """What a calibration gave: the machine, its numbers, and the places of the rows that they were fitted to."""
 
     machine: MachineSpec
     fitted: list[Fitted]
-    used: dict[str, list[Point]]
-
-
-def quick_points(machine: MachineSpec, kernels: Kernels, rows: Measurements) -> list[Point]:
-    """Return the points of *rows* that a fit of *machine* simulates."""
-    found = without_faster_than_rings(Points(machine, kernels).of(rows), machine)
-    return [point for point in found if regime_of(point) and is_quick(point)]
+    used: frozenset[str]
 
 
 class Tables:
     """The rows of tables as points of a machine, and how far off it is on them."""
 
-    def __init__(self, rows: Measurements, kernels: Kernels, simulate: Simulate) -> None:
-        """*rows*: those that may be used."""
-        self.rows, self.kernels, self._simulate = rows, kernels, simulate
+    def __init__(
+        self, base: MachineSpec, rows: Measurements, kernels: Kernels, simulate: Simulate, seconds: Seconds
+    ) -> None:
+        """*base*: machine whose numbers stand for those that do not act on a point; *seconds*: estimated CPU time."""
+        self.base, self.rows, self.kernels = base, rows, kernels
+        self._simulate, self._seconds = simulate, seconds
+        self._outcomes: dict[Simulation, Outcome] = {}
+        self._estimates: dict[Simulation, float] = {}
 
     def points(self, machine: MachineSpec) -> list[Point]:
         """Return the points whose time one of the regimes decides."""
         found = without_faster_than_rings(Points(machine, self.kernels).of(self.rows), machine)
         return [point for point in found if regime_of(point)]
 
+    def seconds(self, point: Point) -> float:
+        """Return the estimated CPU time of what is simulated for *point*."""
+        total = 0.0
+        for one in self._stand_ins(point).values():
+            if one not in self._estimates:
+                self._estimates[one] = self._seconds(one)
+            total += self._estimates[one]
+        return total
+
+    def sample(self, machine: MachineSpec) -> dict[str, list[Point]]:
+        """Return the points that are simulated for a fit, by regime.
+
+        Of more than ``MOST_ROWS`` simulations those at equal distances in the order of the measured times; all rows of
+        a simulation are taken.
+        """
+        found: dict[str, dict[tuple[Simulation, ...], list[Point]]] = {}
+        for point in self.points(machine):
+            if self.seconds(point) <= QUICK_SECONDS:
+                alike = tuple(self._stand_ins(point).values())
+                found.setdefault(regime_of(point), {}).setdefault(alike, []).append(point)
+        chosen = {}
+        for regime, groups in found.items():
+            ordered = sorted(groups.values(), key=lambda ones: min(one.measured for one in ones))
+            n = min(len(ordered), MOST_ROWS)
+            taken = {round(i * (len(ordered) - 1) / max(n - 1, 1)) for i in range(n)}
+            chosen[regime] = [point for i in sorted(taken) for point in ordered[i]]
+        return chosen
+
     def compared(self, points: Sequence[Point]) -> list[Compared]:
         """Return *points* with their simulated times; those that cannot be simulated are left out."""
-        found = compared(points, self._simulate(simulations_of(points)))
-        return [one for one in found if one.status == SIMULATED and one.simulated]
+        stand_ins: dict[Simulation, Simulation] = {}
+        for point in points:
+            stand_ins |= self._stand_ins(point)
+        new = [one for one in dict.fromkeys(stand_ins.values()) if one not in self._outcomes]
+        if new:
+            self._outcomes.update(self._simulate(new))
+        outcomes = {one: self._outcomes[stand_in] for one, stand_in in stand_ins.items()}
+        return [one for one in compared(points, outcomes) if one.status == SIMULATED and one.simulated]
 
-    def errors(self, machine: MachineSpec, regimes: Iterable[str]) -> dict[str, dict[str, float]]:
-        """Return the logarithm of simulated over measured of the quick points, by regime and place."""
-        wanted = set(regimes)
-        quick = [one for one in quick_points(machine, self.kernels, self.rows) if regime_of(one) in wanted]
+    def errors(self, machine: MachineSpec, sample: Mapping[str, Sequence[Point]]) -> dict[str, dict[str, float]]:
+        """Return the logarithm of simulated over measured of the rows of *sample* by regime and place, on *machine*."""
+        wanted = {one.row.place: regime for regime, ones in sample.items() for one in ones}
+        points = [one for one in self.points(machine) if wanted.get(one.row.place) == regime_of(one)]
         found: dict[str, dict[str, float]] = {}
-        for one in self.compared(quick):
+        for one in self.compared(points):
             assert one.simulated
             found.setdefault(regime_of(one.point), {})[one.point.row.place] = math.log(
                 one.simulated / one.point.measured
             )
         return found
 
-
-def _rms(errors: Iterable[float]) -> float:
-    return math.sqrt(statistics.fmean(error * error for error in errors))
-
-
-def _at(parameter: Parameter, value: float) -> int:
-    return min(range(len(parameter.grid)), key=lambda i: abs(parameter.grid[i] - value))
-
-
-def _step(places: int, n: int) -> int:
-    """Return by how many places a number is moved to see its effect: a tenth of its grid, to where there is room."""
-    size = max(n // 10, 1)
-    return size if places + size < n else -size
+    def _stand_ins(self, point: Point) -> dict[Simulation, Simulation]:
+        """Return the simulations of *point*, each with one of equal result that all machines alike to it share."""
+        regime = regime_of(point)
+        found: dict[Simulation, Simulation] = {}
+        for one in point.simulations:
+            assert isinstance(one, GemmAlone | CollectiveAlone)
+            machine = one.machine
+            for path in {*without_effect(machine, regime)}.intersection(without_effect(self.base, regime)):
+                machine = with_value(machine, path, value_at(self.base, path))
+            found[one] = replace(one, machine=machine)
+        return found
 
 
-@dataclass
-class _Search:
-    """The search for the numbers of one regime."""
-
-    parameters: list[Parameter]
-    places: list[int]  # on the grids, now
-    errors: dict[str, float]  # of the points, now
-    before: float
-    effects: list[dict[str, float]]  # of one place of each number, by point
-    is_over: bool = False
-
-    def value(self, i: int, place: int | None = None) -> int | float:
-        return self.parameters[i].grid[self.places[i] if place is None else place]
-
-    def wanted(self) -> list[int]:
-        """Return the places that least squares ask for, within the grids."""
-        names = list(self.errors)
-        matrix = np.array([[effect.get(name, 0.0) for effect in self.effects] for name in names])
-        scale = np.sqrt((matrix**2).sum(axis=0)) + 1e-12
-        damped = np.vstack([matrix, np.diag(DAMPING * scale)])
-        target = np.concatenate([-np.array([self.errors[name] for name in names]), np.zeros(len(scale))])
-        moved, free = np.zeros(len(scale)), list(range(len(scale)))
-        while free:  # a number that would leave its grid stays at its end, and the others are solved for again
-            rest = target - damped @ np.where(np.isin(np.arange(len(scale)), free), 0.0, moved)
-            moved[free] = np.linalg.lstsq(damped[:, free], rest, rcond=None)[0]
-            ends = [(-self.places[i], len(self.parameters[i].grid) - 1 - self.places[i]) for i in range(len(scale))]
-            beyond = [i for i in free if not ends[i][0] <= moved[i] <= ends[i][1]]
-            for i in beyond:
-                moved[i] = min(max(moved[i], ends[i][0]), ends[i][1])
-                free.remove(i)
-            if not beyond:
-                break
-        return [self.places[i] + round(float(moved[i])) for i in range(len(scale))]
-
-    def as_good(self, i: int) -> tuple[int | float, int | float]:
-        """Return the range of a number that, by its effects, fits as well as the value found."""
-        error, found = _rms(self.errors.values()), [self.places[i]]
-        for direction in (1, -1):
-            place = self.places[i] + direction
-            while 0 <= place < len(self.parameters[i].grid):
-                by = place - self.places[i]
-                moved = (e + by * self.effects[i].get(name, 0.0) for name, e in self.errors.items())
-                if _rms(moved) > error + VISIBLY_WORSE:
-                    break
-                found.append(place)
-                place += direction
-        return self.value(i, min(found)), self.value(i, max(found))
-
-
-def set_from(machine: MachineSpec, rows: Measurements, kernels: Kernels, simulate: Simulate, say: Say) -> Setting:
-    """Return *machine* with the numbers that *rows* decide; numbers of regimes without rows stay as they are."""
-    fitted = list(readings(machine, rows.rows))
+def set_from(machine: MachineSpec, tables: Tables, say: Say) -> Setting:
+    """Return *machine* with the numbers that *tables* decide; numbers of regimes without rows stay as they are."""
+    fitted = list(readings(machine, tables.rows.rows))
     for one in fitted:
         machine = with_value(machine, one.path, one.value)
         say(f"read off: {one.path} {one.value:g}: {one.source}")
-    tables = Tables(rows, kernels, simulate)
-    used: dict[str, list[Point]] = {}
-    for regimes in ((GEMMS,), (SIMPLE, LL, LL128, SWITCH, EXCHANGE), (DIRECT,)):  # a GEMM decides the launch of kernels
-        machine, more = _searched(machine, tables, regimes, say)
+    sample, parameters = tables.sample(machine), _parameters(machine)
+    for regimes in ORDER:
+        of_these = {one: sample[one] for one in regimes if one in sample}
+        machine, more = _searched(machine, parameters, tables, of_these, say)
         fitted += more
-    for point in tables.points(machine):
-        if is_quick(point):
-            used.setdefault(regime_of(point), []).append(point)
-    return Setting(machine, fitted, used)
+    used = {place for one in fitted for place in one.points}
+    return Setting(machine, fitted, frozenset(used))
 
 
 def _searched(
-    machine: MachineSpec, tables: Tables, regimes: Sequence[str], say: Say
-) -> tuple[MachineSpec, list[Fitted]]:
-    """Return *machine* with the numbers of *regimes* searched for."""
-    errors = tables.errors(machine, regimes)
-    numbers = {regime: ones for regime, ones in _parameters(machine).items() if regime in errors}
+    machine: MachineSpec, parameters: Mapping[str, Sequence[Parameter]], tables: Tables,
+    sample: Mapping[str, Sequence[Point]], say: Say,
+) -> tuple[MachineSpec, list[Fitted]]:  # fmt: skip
+    """Return *machine* with the numbers of the regimes of *sample* searched for."""
+    errors = tables.errors(machine, sample)
     searches = {}
-    for regime, ones in numbers.items():
-        ones = ones[: max(len(errors[regime]) // ROWS_FOR_EACH, 1)]
-        places = [_at(one, value_at(machine, one.path)) for one in ones]
-        searches[regime] = _Search(ones, places, errors[regime], _rms(errors[regime].values()), [])
-        say(f"{regime}: {len(errors[regime])} points, error {100 * searches[regime].before:.2f} %")
-    starts = {one.path: value_at(machine, one.path) for ones in numbers.values() for one in ones}
-    for _ in range(ROUNDS):
-        active = {regime: search for regime, search in searches.items() if not search.is_over}
-        if not active:
+    for regime, now in errors.items():
+        ones = parameters[regime][: max(len(now) // ROWS_FOR_EACH, 1)]
+        searches[regime] = Search(ones, [nearest(one, value_at(machine, one.path)) for one in ones], now)
+        say(f"{regime}: {len(now)} points, error {100 * rms(now.values()):.2f} %")
+    starts = {regime: (rms(search.errors.values()), [value_at(machine, one.path) for one in search.parameters])
+              for regime, search in searches.items()}  # fmt: skip
+    _find_effects(machine, tables, sample, searches)
+    for _ in range(STEPS):
+        wanted = {regime: search.wanted() for regime, search in searches.items() if not search.is_over}
+        wanted = {regime: places for regime, places in wanted.items() if places != searches[regime].places}
+        wanted = {regime: places for regime, places in wanted.items()
+                  if not machine_findings(_moved(machine, searches[regime], places))}  # fmt: skip
+        if not wanted:
             break
-        _find_effects(machine, tables, active)
-        machine = _moved(machine, tables, active, say)
-    found = []
+        tried = machine
+        for regime, places in wanted.items():
+            tried = _moved(tried, searches[regime], places)
+        found = tables.errors(tried, {regime: sample[regime] for regime in wanted})
+        for regime, places in wanted.items():
+            search = searches[regime]
+            if search.take(places, found.get(regime, {})):
+                machine = _moved(machine, search, places)
+                shown = ", ".join(f"{one.path} {value_at(machine, one.path):g}" for one in search.parameters)
+                say(f"{regime}: {shown}: error {100 * rms(search.errors.values()):.2f} %")
+    fitted = []
     for regime, search in searches.items():
-        error, source = _rms(search.errors.values()), f"{len(search.errors)} points of {regime}"
+        before, values = starts[regime]
+        error, source = rms(search.errors.values()), f"{len(search.errors)} points of {regime}"
         for i, one in enumerate(search.parameters):
             low, high = search.as_good(i)
             value = value_at(machine, one.path)
-            found.append(
-                Fitted(one.path, starts[one.path], value, min(low, value), max(high, value), search.before, error,
-                       source, tuple(search.errors))
+            fitted.append(
+                Fitted(one.path, values[i], value, min(low, value), max(high, value), before, error, source,
+                       tuple(search.errors))
             )  # fmt: skip
-    return machine, found
+    return machine, fitted
 
 
-def _find_effects(machine: MachineSpec, tables: Tables, searches: Mapping[str, _Search]) -> None:
-    """Simulate what one place of each number changes; numbers of different regimes are moved at the same time."""
-    for search in searches.values():
-        search.effects = []
-    for i in range(max(len(search.parameters) for search in searches.values())):
-        tried, steps = machine, {}
+def _moved(machine: MachineSpec, search: Search, places: Sequence[int]) -> MachineSpec:
+    for i, one in enumerate(search.parameters):
+        machine = with_value(machine, one.path, search.value(i, places[i]))
+    return machine
+
+
+def _find_effects(
+    machine: MachineSpec, tables: Tables, sample: Mapping[str, Sequence[Point]], searches: Mapping[str, Search]
+) -> None:
+    """Simulate what one place of each number changes; the regimes of a search share no number, and move together."""
+    for i in range(max((len(search.parameters) for search in searches.values()), default=0)):
+        tried, probes = machine, {}
         for regime, search in searches.items():
             if i >= len(search.parameters):
                 continue
-            one, place = search.parameters[i], search.places[i]
-            step = _step(place, len(one.grid))
-            other = with_value(tried, one.path, one.grid[place + step])
+            place = search.probe(i)
+            other = with_value(tried, search.parameters[i].path, search.value(i, place))
+            probes[regime] = place
             if not machine_findings(other):
-                tried, steps[regime] = other, step
-        found = tables.errors(tried, steps) if steps else {}
-        for regime, search in searches.items():
-            if i >= len(search.parameters):
-                continue
-            now = found.get(regime, {}) if regime in steps else {}
-            effect = {name: (now[name] - e) / steps[regime] for name, e in search.errors.items() if name in now}
-            search.effects.append(effect)
+                tried = other
+        found = tables.errors(tried, {regime: sample[regime] for regime in probes})
+        for regime, place in probes.items():
+            is_moved = value_at(tried, searches[regime].parameters[i].path) == searches[regime].value(i, place)
+            searches[regime].note_effect(i, place, found.get(regime, {}) if is_moved else {})
 
 
-def _moved(machine: MachineSpec, tables: Tables, searches: Mapping[str, _Search], say: Say) -> MachineSpec:
-    """Return *machine* with a step of each search that makes its error smaller; the others are over."""
-    wanted = {regime: search.wanted() for regime, search in searches.items()}
+def judged(
+    before: MachineSpec, after: MachineSpec, tables: Tables, longest: float
+) -> tuple[list[tuple[str, Compared, Compared]], list[str]]:
+    """Return the points of *tables* with their regimes, simulated with the machine *before* and *after* it was set.
 
-    def with_places(places: Mapping[str, Sequence[int]]) -> MachineSpec:
-        found = machine
-        for regime, ones in places.items():
-            for i, one in enumerate(searches[regime].parameters):
-                found = with_value(found, one.path, searches[regime].value(i, ones[i]))
-        return found
-
-    waiting, kept = dict(wanted), {}
-    for part in (1, 2):  # the whole step, else half of it
-        places = {
-            regime: [now + round((to - now) / part) for now, to in zip(searches[regime].places, ones, strict=True)]
-            for regime, ones in waiting.items()
-        }
-        places = {regime: ones for regime, ones in places.items() if ones != searches[regime].places}
-        tried = with_places(places)
-        if not places or machine_findings(tried):
-            continue
-        errors = tables.errors(tried, places)
-        for regime, ones in places.items():
-            now = {name: e for name, e in errors.get(regime, {}).items() if name in searches[regime].errors}
-            if len(now) == len(searches[regime].errors) and _rms(now.values()) < _rms(searches[regime].errors.values()):
-                searches[regime].places, searches[regime].errors = ones, now
-                kept[regime] = ones
-                del waiting[regime]
-                values = ", ".join(
-                    f"{one.path} {searches[regime].value(i):g}" for i, one in enumerate(searches[regime].parameters)
-                )
-                say(f"{regime}: {values}: error {100 * _rms(now.values()):.2f} %")
-        if not waiting:
-            break
-    for regime in searches:
-        searches[regime].is_over = regime not in kept
-    return with_places(kept)
-
-
-def judged(before: MachineSpec, after: MachineSpec, tables: Tables) -> list[tuple[str, Compared, Compared]]:
-    """Return each point of *tables* with its regime, simulated with the machine *before* and *after* it was set."""
-    every = [one for one in Points(before, tables.kernels).of(tables.rows) if regime_of(one)]
-    first = {one.point.row.place: one for one in tables.compared(every)}
-    return [
+    Second are the places of rows that are not simulated, since that is estimated to take more than *longest* seconds.
+    """
+    every = {one.row.place: one for one in Points(before, tables.kernels).of(tables.rows) if regime_of(one)}
+    after_too = [one for one in tables.points(after) if one.row.place in every]
+    long = [one.row.place for one in after_too if tables.seconds(one) > longest]
+    left_out = set(long)
+    chosen = [one for one in after_too if one.row.place not in left_out]
+    first = {one.point.row.place: one for one in tables.compared([every[one.row.place] for one in chosen])}
+    found = [
         (regime_of(one.point), first[one.point.row.place], one)
-        for one in tables.compared(tables.points(after)) if one.point.row.place in first
+        for one in tables.compared(chosen) if one.point.row.place in first
     ]  # fmt: skip
+    return found, long
 
 
 Judged = Sequence[tuple[str, str, Compared, Compared]]  # of which tables, regime, before and after
@@ -381,13 +360,13 @@ def judged_csv(found: Judged, used: Collection[str]) -> bytes:
 
 
 def judged_lines(found: Judged, used: Collection[str]) -> list[str]:
-    """Return lines with the mean errors by regime, of rows that a fit had and of the others."""
-    groups: dict[tuple[str, bool], list[tuple[Compared, Compared]]] = {}
-    for _, regime, first, one in found:
-        groups.setdefault((regime, one.point.row.place in used), []).append((first, one))
-    lines = [f"{'mean error':24} {'rows':14} {'points':>6} {'before':>8} {'now':>8}"]
-    for (regime, is_used), pairs in sorted(groups.items()):
+    """Return lines with the mean errors by regime, of the rows that a fit used and of the others of each table."""
+    groups: dict[tuple[str, str], list[tuple[Compared, Compared]]] = {}
+    for title, regime, first, one in found:
+        what = "used" if one.point.row.place in used else f"{title}, not used"
+        groups.setdefault((what, regime), []).append((first, one))
+    lines = [f"{'mean error':24} {'rows':20} {'points':>6} {'before':>8} {'now':>8}"]
+    for (what, regime), pairs in sorted(groups.items()):
         before, now = (statistics.fmean(abs(pair[i].error or 0.0) for pair in pairs) for i in (0, 1))
-        what = "used" if is_used else "not used"
-        lines.append(f"{regime:24} {what:14} {len(pairs):6} {100 * before:6.1f} % {100 * now:6.1f} %")
+        lines.append(f"{regime:24} {what:20} {len(pairs):6} {100 * before:6.1f} % {100 * now:6.1f} %")
     return lines

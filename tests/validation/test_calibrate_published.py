@@ -9,6 +9,7 @@ import csv
 import io
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,27 +17,35 @@ import pytest
 from t3lab.cli.validate import machine_of
 from t3lab.measurements.kinds import KINDS
 from t3lab.measurements.samples import Measurement, Measurements
-from t3lab.validation.calibrate import value_at
+from t3lab.validation.calibrate import Simulate, value_at
+from t3lab.validation.cost import estimated_seconds
 from t3lab.validation.published import (
     EXCHANGE,
     GEMMS,
     LL,
+    LL128,
+    MOST_ROWS,
+    QUICK_SECONDS,
     SIMPLE,
+    SWITCH,
     Setting,
     Tables,
-    is_quick,
     judged,
     judged_csv,
     judged_lines,
     regime_of,
     set_from,
+    without_effect,
 )
 from t3lab.validation.simulation import Outcome, Simulation, with_value
 from t3lab.validation.simulations.alone import CollectiveAlone, GemmAlone
 from t3sim.collective.choice import protocol_of
+from t3sim.collective.direct import NVLS, RING
 from t3sim.config.experiment import GemmShape
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
+from t3sim.program.operator import Collective
+from t3sim.system.parts import PhaseStore
 
 TILING = load_tiling("gemm-128x256")
 MIB = 1 << 20
@@ -100,6 +109,17 @@ def simulate(simulations: Sequence[Simulation]) -> Mapping[Simulation, Outcome]:
     return {one: Outcome({"time": formula_us(one)}) for one in simulations}
 
 
+def seconds(simulation: Simulation) -> float:
+    """The tables' largest GEMM and collectives are long."""
+    assert isinstance(simulation, GemmAlone | CollectiveAlone)
+    is_long = simulation.gemm.m > 4096 if isinstance(simulation, GemmAlone) else simulation.size > 32 * MIB
+    return 2 * QUICK_SECONDS if is_long else 0.1
+
+
+def tables_of(rows: Measurements, simulate: Simulate = simulate) -> Tables:
+    return Tables(start(), rows, TILING, simulate, seconds)
+
+
 def row(kind: str, line: int, **values: object) -> Measurement:
     return Measurement(kind, KINDS[kind].completed(values), f"{kind}.csv", line)  # type: ignore[arg-type]
 
@@ -127,7 +147,7 @@ def tables(sizes: Sequence[int] = (MIB // 4, 16 * MIB, 32 * MIB, 256 * MIB)) -> 
 
 @pytest.fixture(scope="module")
 def setting() -> Setting:
-    return set_from(start(), tables(), TILING, simulate, lambda text: None)
+    return set_from(start(), tables_of(tables()), lambda text: None)
 
 
 @pytest.mark.parametrize("path", HIDDEN)
@@ -150,25 +170,57 @@ def test_the_fit_explains_the_times(setting: Setting) -> None:
 
 
 def test_long_rows_are_not_fitted_to_but_judged(setting: Setting) -> None:
-    used = {one.row.place for ones in setting.used.values() for one in ones}
-    assert set(setting.used) == {GEMMS, SIMPLE, LL, EXCHANGE}
-    assert "gemm.csv:8" not in used  # 16384 x 8192 x 8192
-    found = judged(start(), setting.machine, Tables(tables(), TILING, simulate))
-    rows = [("kept aside", *one) for one in found]
+    used = setting.used
+    assert "gemm.csv:7" in used
+    assert not used & {"gemm.csv:8", "collectives.csv:29"}  # 16384 x 8192 x 8192, 256 MiB
+    found, long = judged(start(), setting.machine, tables_of(tables()), longest=3 * QUICK_SECONDS)
+    assert not long
+    rows = [("given", *one) for one in found]
     listed = list(csv.DictReader(io.StringIO(judged_csv(rows, used).decode())))
     assert {line["place"] for line in listed if line["used"] == "true"} == used
-    assert {line["place"] for line in listed if line["used"] == "false"} >= {"gemm.csv:8", "collectives.csv:5"}
+    assert {line["place"] for line in listed if line["used"] == "false"} >= {"gemm.csv:8", "collectives.csv:29"}
     for line in listed:
         assert abs(float(line["error_after"])) < 0.06
     text = "\n".join(judged_lines(rows, used))
     assert text.count("not used") == 3  # all LL rings are short
 
 
+def test_rows_that_take_too_long_are_named_instead_of_judged(setting: Setting) -> None:
+    found, long = judged(start(), setting.machine, tables_of(tables()), longest=QUICK_SECONDS)
+    assert {"gemm.csv:8", "collectives.csv:29"} <= set(long)
+    assert not {one.point.row.place for _, _, one in found} & set(long)
+
+
+def test_a_fit_takes_a_sample_of_many_rows(setting: Setting) -> None:
+    """Of twice as many sizes no more rows are simulated, and from the shortest to the longest time."""
+    many = tables_of(tables(sizes=tuple(MIB * n // 8 for n in range(12, 256, 12))))
+    sample = many.sample(start())
+    rings = [one for one in many.points(start()) if regime_of(one) == SIMPLE]
+    assert len(rings) > 2 * MOST_ROWS
+    assert len(sample[SIMPLE]) == MOST_ROWS
+    for end in (min, max):
+        assert end(one.measured for one in sample[SIMPLE]) == end(one.measured for one in rings)
+
+
+def test_a_search_simulates_nothing_twice() -> None:
+    """Numbers of other regimes that have moved are no part of a simulation, and nor is what moved and came back."""
+    asked: list[Simulation] = []
+
+    def noting(simulations: Sequence[Simulation]) -> Mapping[Simulation, Outcome]:
+        asked.extend(simulations)
+        return simulate(simulations)
+
+    set_from(start(), tables_of(tables(), noting), lambda text: None)
+    assert len(asked) == len(set(asked))
+    gemms = [one for one in asked if isinstance(one, GemmAlone)]
+    assert {one.machine.gpu.collective_kernel for one in gemms} == {start().gpu.collective_kernel}
+
+
 def test_numbers_that_no_row_decides_stay(setting: Setting) -> None:
     """Without large rings nothing says how fast their channels are; one row decides one number."""
     few = tables(sizes=(MIB // 4,))
     one_gemm = Measurements(few.folder, few.rows[3:4] + few.rows[7:], few.provenance)
-    found = set_from(start(), one_gemm, TILING, simulate, lambda text: None)
+    found = set_from(start(), tables_of(one_gemm), lambda text: None)
     assert "gpu.compute_unit.l2_store_bytes_per_cycle" not in {one.path for one in found.fitted}
     assert [one.path for one in found.fitted if "kernel." not in one.path] == ["gpu.compute_unit.matrix_efficiency"]
     assert value_at(found.machine, "memory.clock") == value_at(start(), "memory.clock")
@@ -180,14 +232,43 @@ def test_a_simulation_that_fails_is_left_out() -> None:
         return {one: Outcome(failed="it broke") if bad else Outcome({"time": formula_us(one)})
                 for one, bad in is_bad.items()}  # fmt: skip
 
-    found = set_from(start(), tables(), TILING, failing, lambda text: None)
+    found = set_from(start(), tables_of(tables(), failing), lambda text: None)
     assert all("gemm.csv:2" not in one.points for one in found.fitted)
     assert value_at(found.machine, "gpu.compute_unit.matrix_efficiency") == pytest.approx(0.66, abs=0.02)
 
 
 def test_regimes_follow_the_library() -> None:
-    points = {one.row.place: one for one in Tables(tables(), TILING, simulate).points(start())}
+    points = {one.row.place: one for one in tables_of(tables()).points(start())}
     assert regime_of(points["gemm.csv:2"]) == GEMMS
-    assert is_quick(points["gemm.csv:2"])
-    assert not is_quick(points["gemm.csv:8"])
     assert {regime_of(one) for place, one in points.items() if place.startswith("coll")} == {SIMPLE, LL, EXCHANGE}
+
+
+@pytest.mark.parametrize(("op", "size", "regime"), [
+    ("all-gather", 1 << 16, LL), ("all-reduce", 4 * MIB, LL128), ("reduce-scatter", 8 * MIB, SIMPLE),
+    ("all-to-all", 1 << 16, EXCHANGE), ("all-reduce", MIB, SWITCH), ("", 0, GEMMS),
+])  # fmt: skip
+def test_numbers_without_effect_change_no_simulated_time(op: Collective, size: int, regime: str) -> None:
+    """Simulated as they are, and with all numbers moved that are said not to act: the same time?"""
+    machine = machine_of("h200", ())
+    gpus = 8 if regime == LL128 else 2
+    one: GemmAlone | CollectiveAlone = (
+        CollectiveAlone(machine, TILING, op, size, gpus, algorithm=NVLS if regime == SWITCH else RING) if op
+        else GemmAlone(machine, TILING, GemmShape(m=256, n=256, k=64))
+    )  # fmt: skip
+    moved = machine
+    for path in without_effect(machine, regime):
+        value = value_at(machine, path)
+        moved = with_value(moved, path, value * 3 // 4 if isinstance(value, int) else value * 0.75)
+    assert moved != machine
+    assert phases_of(replace(one, machine=moved)) == phases_of(one)
+
+
+def phases_of(simulation: Simulation) -> list[int]:
+    return [phase.ticks for phase in simulation.result(PhaseStore())]
+
+
+def test_the_estimate_tells_long_from_short() -> None:
+    """A larger ring takes longer, one that no machine runs nothing."""
+    small, large = (CollectiveAlone(machine_of("a100", ()), TILING, "all-gather", n * MIB, 2) for n in (4, 64))
+    assert 0 < 4 * estimated_seconds(small) < estimated_seconds(large)
+    assert estimated_seconds(replace(small, gpus=1)) == 0
