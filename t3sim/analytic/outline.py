@@ -32,6 +32,7 @@ from t3sim.program.operations import (
     Operation,
     Program,
     is_of_commands,
+    is_on_network,
     reaches_others,
     tile_granules,
 )
@@ -94,7 +95,7 @@ class _Outline:
         for one in operations:
             if isinstance(one, Gemm) and (units := self._units_of(one)) not in self.pools:
                 self.pools[units] = len(self.pools), units[1] - units[0], self._resident(one)
-            if isinstance(one, Moves) and one.engine is not None and not is_of_commands(one):
+            if isinstance(one, Moves) and one.engine is not None and self._is_on_engine(one):
                 self.engines.setdefault(one.engine, len(self.engines))
         ops = np.array([self._row(i, one) for i, one in enumerate(operations)])
         for numbers in streams:
@@ -153,10 +154,10 @@ class _Outline:
             row[loop.OP_KIND] = loop.BARRIER
         else:
             assert isinstance(one, Moves)
-            if is_of_commands(one) or (one.engine is None and reaches_others(one)):
-                self._ring(row, one)
-            elif one.engine is not None:
+            if self._is_on_engine(one):
                 self._copies(row, one)
+            elif one.engine is not None or reaches_others(one):
+                self._ring(row, one)
             else:
                 row[loop.OP_KIND], row[loop.OP_TIME] = loop.LOCAL, self._local_time(one)
         return row
@@ -169,6 +170,10 @@ class _Outline:
         on_engine = ops[list(numbers), loop.OP_KIND] == loop.COPIES
         changes = np.flatnonzero(on_engine[1:] != on_engine[:-1]) + 1
         ops[np.asarray(numbers)[changes], loop.OP_LAUNCH] += engines.handover
+
+    def _is_on_engine(self, one: Moves) -> bool:
+        """Return whether a copy engine runs it."""
+        return one.engine is not None and not is_of_commands(one) and not is_on_network(one)
 
     # what operations do
 
@@ -269,7 +274,8 @@ class _Outline:
         steps[:, loop.STEP_EXTRA] = np.where(flat["wait_where"] == AT_OPERANDS, 2 * self.latency, 0)
         steps[:, loop.STEP_IS_EMPTY] = flat["n_granules"] == 0
         is_sent = flat["send"] != NONE
-        steps[:, loop.STEP_DELAY] = np.where(is_sent, self.latency, 0)
+        nic = self.machine.link.nic if is_on_network(one) else None
+        steps[:, loop.STEP_DELAY] = np.where(is_sent, self.latency if nic is None else nic.latency, 0)
         own = ("n_granules", "n_operands", "source", "source_stride", "is_reduced", "is_multicast")
         unlike = np.stack([*(flat[name] for name in own), is_sent, flat["kept_at"] != NONE], axis=1)
         kinds, of_step = np.unique(unlike, axis=0, return_inverse=True)
@@ -289,6 +295,9 @@ class _Outline:
         """
         gpu, n = self.machine.gpu, self.program.n
         n_sent = sent_granules(n_data, one.flags) if is_sent else 0
+        if is_on_network(one) and (nic := self.machine.link.nic) is not None:
+            each = max(n_sent * self.granule / nic.bandwidth, 1 / nic.message_rate) * n_columns
+            return round(each * SECOND), n_sent, 0
         n_loaded = 1 if is_sum else n_operands
         n_fetched = n_data if is_sum else n_data * sum((source + i * stride) % n != 0 for i in range(n_operands))
         takes_turns = bool(is_sum or is_to_all or is_of_commands(one))

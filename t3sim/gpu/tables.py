@@ -495,7 +495,7 @@ class TableBuilder:
         if is_of_commands(of):
             return self._contexts(of, operation)
         if of.engine >= NIC:
-            return self._on_nic(of, of.engine - NIC, operation)
+            return self._on_nic(of, operation)
         engines = spec.copy_engines
         if engines is None or of.engine >= engines.number:
             has = "no copy engine" if engines is None else f"{engines.number} of them"
@@ -509,19 +509,19 @@ class TableBuilder:
         operation.load_ticks = -(-spec.l2.line * self.ticks.hz // bandwidth)
         return range(unit, unit + 1)
 
-    def _on_nic(self, of: Moves, queue_pair: int, operation: Any) -> range:
-        """Write what sends by the network interface run on, and how fast, into their operation; return their unit."""
-        spec, nic = self.machine.gpu, self.machine.link.nic
-        if nic is None or queue_pair >= nic.queue_pairs:
+    def _on_nic(self, of: Moves, operation: Any) -> range:
+        """Write what sends by the network interface run on, and how fast, into their operation; return their units."""
+        spec, nic, n = self.machine.gpu, self.machine.link.nic, of.steps.shape[1]
+        if nic is None or n > nic.queue_pairs:
             has = "no network interface (`machine.link.nic`)" if nic is None else f"{nic.queue_pairs} queue pairs"
-            raise UsageError(f"operation `{of.name}`: it is sent by queue pair {queue_pair}, and a GPU has {has}")
-        unit = spec.n_compute_units + spec.n_copy_engines + queue_pair
-        operation.first_unit, operation.end_unit, operation.priority = unit, unit + 1, of.priority
+            raise UsageError(f"operation `{of.name}`: it is sent by {n} queue pairs, and a GPU has {has}")
+        unit = spec.n_compute_units + spec.n_copy_engines
+        operation.first_unit, operation.end_unit, operation.priority = unit, unit + n, of.priority
         between = -(-nic.queue_pairs * PS_PER_S // nic.message_rate)  # each queue pair has its share of the rate
         operation.startup_ticks = operation.slice_overhead_ticks = operation.wake_ticks = self.ticks.from_ps(between)
         operation.max_lines, operation.l1_granules = nic.max_outstanding_lines, codes.NEVER
         operation.load_ticks = -(-spec.l2.line * self.ticks.hz // nic.bandwidth)
-        return range(unit, unit + 1)
+        return range(unit, unit + n)
 
     def _contexts(self, of: Moves, operation: Any) -> range:
         """Write into an operation of an engine what each of its outstanding commands has of it; return their units.

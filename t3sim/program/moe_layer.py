@@ -52,7 +52,7 @@ DISPATCH_CHUNK, COMBINE_CHUNK = 6, 4  # tokens that a sender of the normal form 
 NORMAL_WARPS, LOW_LATENCY_WARPS, COPY_WARPS = 24, 32, 16  # of a workgroup
 NOTIFICATION_BARRIERS, COMBINE_BARRIERS = 3, 1
 UNROLLED_BYTES = 4096  # that a warp loads of a row at a time: eight times 16 B for each thread
-FIRST_MESSAGES = 8  # stream of the first queue pair
+MESSAGES = 8  # their stream
 TOKEN_BITS = 16  # of an element of tokens, before they are converted
 
 
@@ -245,18 +245,16 @@ class MoeLayer:
     def messages(self, name: str, sends: Steps, channel: Ints) -> list[Operation]:
         """Return *sends* as messages of the network interface, in their order, those of a *channel* by one queue pair.
 
-        Queue pairs have streams of their own, whatever else runs.
+        They have a stream of their own, whatever else runs.
         """
         nic = self.op.machine.link.nic
         assert nic is not None  # ``fabric.two_level``
         queue_pair = channel % nic.queue_pairs
-        return [
-            Moves(
-                name=f"{self.label}{name}, messages {number}", steps=sends[queue_pair == number].reshape(-1, 1),
-                engine=NIC + number, stream=FIRST_MESSAGES + number, launch=0,
-            )
-            for number in np.unique(queue_pair).tolist()
-        ]  # fmt: skip
+        columns = [sends[queue_pair == number] for number in np.unique(queue_pair)]
+        if not columns:
+            return []
+        name = f"{self.label}{name}, messages"
+        return [Moves(name=name, steps=in_columns(columns), engine=NIC, stream=MESSAGES, launch=0)]
 
     # --- normal form -----------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ come from its node, and the GPU of the token those of the nodes.
 The low-latency form is in ``moe_layer``: there each row that leaves the node is a message of its own, from a send
 buffer straight to the GPU of the expert, or of the token, on whatever rail.
 
-Messages of a channel go by one queue pair, in order.
-Leaves out: limits of the buffers, so no sender waits for room; that workgroups of DeepEP have warps for both sending and
-receiving, which follow each other here.
+Messages of a channel go by one queue pair, in order.  With DeepEP's messages and a rate of 46 GB/s, 32 GPUs in nodes of
+8 H800s dispatch 4096 tokens at 59 GB/s and combine at 61, where its README has 58 and 57.
+Leaves out: limits of the buffers, so no sender waits for room; that workgroups of DeepEP have warps for both
+sending and receiving, which follow each other here.
 Pinned by ``tests/program/test_moe_nodes.py``.
 """
 

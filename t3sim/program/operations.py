@@ -34,7 +34,7 @@ from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_parts
 
 Ints = NDArray[np.int64]
 NONE = -1
-NIC = 64  # engine: the first queue pair of the network interface; copy engines come before it
+NIC = 64  # engine: the network interface; copy engines come before it
 # Engines that are no copy engines: T3's DMA engine, which can also ask the switch for sums, and an engine of
 # collectives, which adds what it reads (as ACE does).
 DMA, ADDING_ENGINE = -1, -2
@@ -326,7 +326,8 @@ class Moves(OnComputeUnits):
     ``steps`` [operation, column] of ``STEP``.  With one column all workgroups share each step, its lines dealt out in
     turn; with several, each workgroup has a column of its own (channels).  A step reads its operands, adds them, and
     stores the result, line after line.  A copy engine takes no compute units; its steps are copies, one column of
-    commands, each started up when what it waits for is there.  T3's DMA engine (``DMA``), or an engine that adds
+    commands, each started up when what it waits for is there.  The network interface (``NIC``) has a column of messages
+    for each queue pair, which share its rate fairly.  T3's DMA engine (``DMA``), or an engine that adds
     (``ADDING_ENGINE``), has as many outstanding commands as there are columns; they share the rate and the read-ahead
     of ``gpu.dma``, and each costs its ``command_cost``.
     """
@@ -337,7 +338,7 @@ class Moves(OnComputeUnits):
     startup: int = 0  # of a workgroup on its compute unit
     step_overhead: int = 0  # of a workgroup, from its last store of a step to the next step
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
-    engine: int | None = None  # copy engine, from NIC on queue pair, DMA, ADDING_ENGINE; None: on compute units
+    engine: int | None = None  # copy engine, NIC, DMA, ADDING_ENGINE; None: on compute units
     shares_units: bool = False  # its workgroups run as warps beside those of GEMMs; else each has a unit for itself
     lds: int = 0  # bytes of the LDS that a workgroup takes
     bandwidth: int | None = None  # bytes of results a second that its code makes; None: as its units, or engine, can
@@ -363,6 +364,11 @@ class Barrier(Operation):
 def is_of_commands(operation: Operation) -> bool:
     """Return whether an operation is of commands of an engine that is no copy engine, columns of them concurrently."""
     return isinstance(operation, Moves) and operation.engine in (DMA, ADDING_ENGINE)
+
+
+def is_on_network(operation: Operation) -> bool:
+    """Return whether an operation is of messages of the network interface, a column of them for each queue pair."""
+    return isinstance(operation, Moves) and operation.engine == NIC
 
 
 def reaches_others(operation: Operation) -> bool:

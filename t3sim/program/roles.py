@@ -74,16 +74,11 @@ class Roles:
 
 
 def nic_sends(op: Operator, messages: Sequence[Step], stream: int, until: Sequence[Wait] = ()) -> list[Moves]:
-    """Return *messages* (steps of ``STEP`` that send) dealt to the queue pairs of the network interface, in order.
-
-    Each queue pair has a stream, from *stream* on.
-    """
+    """Return *messages* (steps of ``STEP`` that send) dealt to the queue pairs of the network interface, in order."""
     nic = op.machine.link.nic
     n = 0 if nic is None else min(nic.queue_pairs, len(messages))
-    return [
-        Moves(
-            name=f"messages {i}", steps=table(STEP, messages[i::n]).reshape(-1, 1), engine=NIC + i, stream=stream + i,
-            launch=0, until=tuple(until) if i == 0 else (),
-        )
-        for i in range(n)
-    ]  # fmt: skip
+    if n == 0:
+        return []
+    columns = [messages[i] if i < len(messages) else {} for i in range(-(-len(messages) // n) * n)]
+    sends = table(STEP, columns).reshape(-1, n)
+    return [Moves(name="messages", steps=sends, engine=NIC, stream=stream, launch=0, until=tuple(until))]

@@ -108,7 +108,7 @@ def sent_bytes(op: MoeOperator, name: str, role: str, rank: int) -> Counter[str]
     for one in part.programs[rank].operations:
         if isinstance(one, Moves) and "notify" not in one.name:
             sends = one.steps[one.steps["send"] >= 0]
-            way = "network" if one.engine is not None and one.engine >= NIC else "node"
+            way = "network" if one.engine == NIC else "node"
             assert ((sends["distance"] >= op.ranks.per_node) == (way == "network")).all()
             found[way] += int(sends["n_granules"].sum()) * op.granule
             found[f"sends, {way}"] += len(sends)
@@ -185,3 +185,19 @@ def test_tokens_are_dropped(tmp_path: Path) -> None:
             check_programs(part.programs)
             assert simulated(part, PAIRS)[1] == []
     assert np.array_equal(op.routing.experts[0], np.full((3, 3), -1))
+
+
+def test_queue_pairs_share_the_rate_of_the_network_interface() -> None:
+    """All of them end about at the same time; one after the other, the first would end after a third of it."""
+    op = operator("balanced", PAIRS, ep=4, n_experts=4, top_k=4, tokens_per_gpu=30)
+    part = next(iter(parts_of(plan_of("moe-low-latency", op).tree)))
+    ring = ring_of(part, 1, PAIRS)
+    ring.run()
+    [[number, messages]] = [
+        (i, one) for i, one in enumerate(part.programs[0].operations) if isinstance(one, Moves) and one.engine == NIC
+    ]
+    given = next(one for i, one in enumerate(ring.cores[0].operations) if i == number)
+    table = ring.cores[0].tables.steps[given.first_step : given.first_step + messages.steps.size]
+    ends = table["end_at"].reshape(messages.steps.shape).max(axis=0) - given.start_at
+    assert len(ends) == 3
+    assert ends.min() > 0.9 * ends.max()

@@ -17,7 +17,6 @@ from t3sim.config.limits import MOST_CONTEXTS
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.tables import destinations
 from t3sim.program.operations import (
-    NIC,
     NONE,
     UPDATE,
     Gemm,
@@ -25,6 +24,7 @@ from t3sim.program.operations import (
     Program,
     has_unlike_chunks,
     is_of_commands,
+    is_on_network,
     paired,
     rectangles,
     wide_granules,
@@ -45,8 +45,9 @@ def units_of(program: Program, moves: Moves, machine: MachineSpec) -> range:
         return range(first, first + moves.steps.shape[1])
     if moves.engine is None:
         return range(*(moves.units or (0, n)))
-    unit = n + (moves.engine if moves.engine < NIC else machine.gpu.n_copy_engines + moves.engine - NIC)
-    return range(unit, unit + 1)
+    if is_on_network(moves):
+        return range(n + machine.gpu.n_copy_engines, n + machine.gpu.n_copy_engines + moves.steps.shape[1])
+    return range(n + moves.engine, n + moves.engine + 1)
 
 
 def fixed_units(program: Program, machine: MachineSpec) -> NDArray[np.bool_]:

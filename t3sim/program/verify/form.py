@@ -24,6 +24,7 @@ from t3sim.program.operations import (
     Program,
     Rows,
     is_of_commands,
+    is_on_network,
 )
 from t3sim.program.verify.ledger import waits_of
 from t3sim.program.verify.places import Map
@@ -178,10 +179,13 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
     if is_of_commands(moves):
         yield from of_commands(moves, steps)
     elif moves.engine is not None:
-        is_plain = moves.steps.shape[1] == 1 and moves.flags == (1, 1) and moves.n_workgroups is None
+        is_one = moves.steps.shape[1] == 1 or is_on_network(moves)
+        is_plain = is_one and moves.flags == (1, 1) and moves.n_workgroups is None
         is_elsewhere = moves.units is not None or moves.shares_units
-        if moves.engine < 0 or is_elsewhere or not is_plain or (steps["n_operands"] != 1).any():
-            yield "a copy engine runs one column of steps of one operand each, without flags, units or workgroups"
+        is_sum = ((steps["n_operands"] != 1) & (steps["n_granules"] > 0)).any()
+        if moves.engine < 0 or is_elsewhere or not is_plain or is_sum:
+            columns = "columns" if is_on_network(moves) else "one column"
+            yield f"an engine runs {columns} of steps of one operand each, without flags, units or workgroups"
             return
     spread = -(-moves.flags[0] // moves.flags[1])
     on_wire = steps["n_granules"] if spread == 1 else -(-steps["n_granules"] // program.line) * program.line * spread
