@@ -38,6 +38,7 @@ from t3sim.collective.direct import NCCL, NVLS, RING, kernel_of
 from t3sim.config.experiment import Kernels
 from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings
+from t3sim.program.all_to_all import LONGEST_WITH_FLAGS
 
 QUICK_SECONDS = 1.5  # of a simulation for a fit, as estimated
 MOST_ROWS = 12  # simulations of a regime that its numbers are fitted to
@@ -128,7 +129,8 @@ def regime_of(point: Point) -> str:
     if not isinstance(one, CollectiveAlone) or point.kind == LIMITED:
         return ""
     if one.op == "all-to-all":
-        return EXCHANGE
+        has_flags = one.size <= one.gpus * LONGEST_WITH_FLAGS and one.machine.gpu.collective_kernel.low_latency
+        return "" if has_flags else EXCHANGE
     if one.op not in RINGS:
         return ""
     if is_in_switch(point, one.machine):

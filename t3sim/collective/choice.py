@@ -13,6 +13,7 @@ from typing import Literal
 
 from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import (
+    NO_FLAGS,
     Channels,
     CollectiveSchedule,
     Op,
@@ -92,5 +93,5 @@ def channels_of(machine: MachineSpec, protocol: Protocol, n_channels: int) -> Ch
         line_granules=line // granule,
         least_slice_granules=in_lines(spec.least_slice),
         protocol=protocol,
-        flags=Fraction(line, line if flagged is None else flagged.data_per_line).as_integer_ratio(),
+        flags=NO_FLAGS if flagged is None else flagged.sent_over_data(line),
     )

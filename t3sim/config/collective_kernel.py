@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -35,6 +36,10 @@ class FlaggedProtocolSpec(Spec):
     least_slice: Bytes = Field(description="Smallest slice, like `least_slice` of the plain protocol.")
     data_per_line: Bytes = Field(description="Data bytes of a line in a receive buffer; the other bytes are flags.")
     expected: ExpectedTimeSpec = Field(description="The library's cost model of this protocol.")
+
+    def sent_over_data(self, line: int) -> tuple[int, int]:
+        """Return how much is sent over how much of it is data, of lines of *line* bytes, in lowest terms."""
+        return Fraction(line, self.data_per_line).as_integer_ratio()
 
 
 class ExpectedSwitchTimeSpec(Spec):
@@ -124,6 +129,11 @@ class CollectiveKernelSpec(Spec):
     )
     exchange_channels: Annotated[Count, AtMost(64)] | None = Field(
         None, description="Number of channels of a group of sends and receives. If omitted, as `channels`."
+    )
+    exchange_warps: Annotated[Count, AtMost(64)] | None = Field(
+        None,
+        description="Wavefronts of a channel that send, and as many that receive, in a group of sends and receives. If "
+        "omitted, half of those of a ring.",
     )
     exchange_launch: Picoseconds | None = Field(
         None,

@@ -1,16 +1,20 @@
 """All-to-all as NCCL runs it: sends and receives between all pairs of GPUs, in one group.
 
 The data for a peer are cut into parts, as few as give each channel one peer (``parts_of_peer``), each on a channel of
-its own; parts of different peers begin on different channels.  A part goes to a receive buffer of the peer piece by
-piece, and a receiver copies each piece to the output when it has arrived.  Senders and receivers of a channel are
-groups of warps, of other peers concurrently: only who waits for a flag pays for fence and barrier.
+its own; parts of different peers take different channels.  A part goes to a receive buffer of the peer piece by piece,
+and a receiver copies each piece to the output when it has arrived.  Senders and receivers of a channel are groups of
+warps (``exchange_warps``), of different peers: only who waits for a flag pays for fence and barrier.  Messages of at
+most 16 KiB on a channel have flags in the data (LL).
 
-Source: NCCL 2.29, ``src/device/sendrecv.h`` and ``src/enqueue.cc`` (``addP2pToPlan``).
-Leaves out: that parts of a channel are sent concurrently, so that the last pieces of all arrive, and are copied, last;
-that senders and receivers of a channel share a compute unit; flags in the data (LL) of small messages.
+Source: NCCL 2.29, ``src/device/sendrecv.h`` (warps), ``src/enqueue.cc`` (``addP2pToPlan``: parts, protocol),
+``src/include/channel.h`` and ``device.h`` (channels of a part).
+Leaves out: that more parts than channels (more GPUs than channels) share the warps of a channel, up to eight of them
+concurrently, here they follow each other; that senders and receivers of a channel share a compute unit.
 Pinned by ``tests/collective/test_all_to_all.py``.
 """
 
+from t3sim.collective.schedule import NO_FLAGS, Ratio, places_for, sent_granules
+from t3sim.config.collective_kernel import FlaggedProtocolSpec
 from t3sim.program.kernels import program
 from t3sim.program.operations import STEP, STORE, Content, Moves, Program, Wait, table
 from t3sim.program.operator import Operator
@@ -18,6 +22,7 @@ from t3sim.program.roles import PIECES_OF_CHUNK, Roles, Step, pieces_of
 
 LEAST_PART = 8  # part of a step of the buffer that is worth a channel
 LONGEST_PART = 32  # steps of the buffer above which more channels are taken
+LONGEST_WITH_FLAGS = 16 << 10  # bytes of a part (NCCL_P2P_LL_THRESHOLD)
 
 
 def all_to_all_program(op: Operator, rank: int) -> Program:
@@ -29,10 +34,15 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
     if op.ranks.n_nodes > 1:
         return rails_program(op, rank)
     line, memory = op.line, op.memory()
-    data, staged, output = (memory.buffer(name, n * c) for name in ("data", "staged", "output"))
     step_bytes = max(spec.channel_chunk // PIECES_OF_CHUNK // (line * op.granule), 1) * line * op.granule
     channels = min(spec.exchange_channels or spec.channels, op.machine.gpu.n_compute_units // 2)
     n_parts = parts_of_peer(c * op.granule, n, channels, step_bytes)
+    flagged = spec.low_latency if c * op.granule <= n_parts * LONGEST_WITH_FLAGS else None
+    flags = NO_FLAGS if flagged is None else flagged.sent_over_data(line * op.granule)
+    places = places_for(flags)
+    data, staged, output = (
+        memory.buffer(name, size) for name, size in (("data", n * c), ("staged", n * c * places), ("output", n * c))
+    )
     part = -(-c // (n_parts * line)) * line
     n_parts, piece = -(-c // part), min(step_bytes // op.granule, part)
     pieces = [
@@ -51,15 +61,17 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
             if p == 0:
                 sends[channel].append({**step, "operand": data.first + start, "kept_at": output.first + start})
                 continue
-            to = {"send": STORE, "distance": p, "destination": staged.first + distance * c + start}
+            to = {"send": STORE, "distance": p, "destination": staged.first + (distance * c + start) * places}
             signal = arrived[distance * len(pieces) + i]
             sends[channel].append({**step, "operand": data.first + p * c + start, **to, "post_signal": signal})
             # What is sent at the same time comes from the GPU to which this one is at distance p.
-            come = {"wait_signal": signal, "wait_at_least": length}
-            place = {"operand": staged.first + distance * c + start, "kept_at": output.first + distance * c + start}
+            come = {"is_received": 1, "wait_signal": signal, "wait_at_least": sent_granules(length, flags)}
+            given = staged.first + (distance * c + start) * places
+            place = {"operand": given, "kept_at": output.first + distance * c + start}
             receives[channel].append({**step, **place, **come})
     operations = [
-        _role(op, name, i, columns) for i, (name, columns) in enumerate((("send", sends), ("receive", receives)))
+        _role(op, name, i, columns, flagged, flags)
+        for i, (name, columns) in enumerate((("send", sends), ("receive", receives)))
     ]
     inputs = tuple(Content(data.first + p * c, c, p, of=0) for p in range(n))
     outputs = tuple(Content(output.first + d * c, c, 0, of=d) for d in range(n))
@@ -124,15 +136,20 @@ def parts_of_peer(size: int, n: int, channels: int, step: int) -> int:
     return n_parts
 
 
-def _role(op: Operator, name: str, number: int, columns: list[list[Step]]) -> Moves:
-    """Return the kernel of senders or of receivers, half of the warps of a thread block: a column for each channel."""
+def _role(
+    op: Operator, name: str, number: int, columns: list[list[Step]], flagged: FlaggedProtocolSpec | None, flags: Ratio
+) -> Moves:
+    """Return the kernel of senders or of receivers, a group of warps each: a column for each channel."""
     n, spec = len(columns), op.machine.gpu.collective_kernel
     longest = max(map(len, columns))
     rows = [column[i] if i < len(column) else {} for i in range(longest) for column in columns]
     units = (number * n, (number + 1) * n)
-    warps = None if spec.wavefront_lines is None else (max(spec.n_wavefronts // 2, 1), spec.wavefront_lines)
+    n_warps = spec.exchange_warps or max(spec.n_wavefronts // 2, 1)
+    warps = None if spec.wavefront_lines is None else (n_warps, spec.wavefront_lines)
+    launch = spec.launch if spec.exchange_launch is None else spec.exchange_launch
+    overhead = spec.slice_overhead if flagged is None else flagged.slice_overhead
     return Moves(
         name=name, steps=table(STEP, rows).reshape(-1, n), n_workgroups=n, units=units, stream=number,
-        startup=spec.launch if spec.exchange_launch is None else spec.exchange_launch, wake=spec.slice_overhead,
-        wavefronts=warps,
+        startup=launch if flagged is None else flagged.launch,
+        step_overhead=overhead if name == "send" else 0, wake=overhead, wavefronts=warps, flags=flags,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 from t3lab.cli.validate import machine_of
 from t3sim.program.all_to_all import all_to_all_program, parts_of_peer
+from t3sim.program.operations import Moves
 from t3sim.program.operator import Operator
 from t3sim.program.verify import problems_of
 from t3sim.results.writer import read_results
@@ -34,14 +35,29 @@ def test_a_peer_has_the_channels_that_nccl_takes(n: int, size: int, parts: int) 
     assert parts_of_peer(size, n, 32, MIB // 2) == parts
 
 
+@pytest.mark.parametrize(("n", "size", "flags"), [(8, 16 << 10, (2, 1)), (8, (16 << 10) + 512, (1, 1))])
+def test_short_messages_have_flags_in_the_data(n: int, size: int, flags: tuple[int, int]) -> None:
+    """NCCL takes LL up to 16 KiB on a channel; each role has nine warps, and only senders pay for each step."""
+    machine = machine_of("h200", ())
+    kernel = machine.gpu.collective_kernel
+    overhead = kernel.slice_overhead if flags == (1, 1) else kernel.flagged["low_latency"].slice_overhead
+    send, receive = all_to_all_program(Operator(machine, n, None, "all-to-all", n * size), 0).operations
+    assert isinstance(send, Moves)
+    assert isinstance(receive, Moves)
+    assert (send.flags, send.wavefronts, send.step_overhead) == (flags, (9, 32), overhead)
+    assert (receive.flags, receive.wavefronts, receive.step_overhead) == (flags, (9, 32), 0)
+
+
 @pytest.mark.parametrize(("n", "size"), [(2, 4096), (5, 70_000), (8, 8 * MIB)])
 def test_programs_are_sound(n: int, size: int) -> None:
     operator = Operator(machine_of("h200", ()), n, None, "all-to-all", size)
     assert problems_of([all_to_all_program(operator, rank) for rank in range(n)]) == []
 
 
-def test_values_and_times_in_both_modes(tmp_path: Path) -> None:
-    folder = simulated(EXPERIMENT.replace("TOPOLOGY", "switch"), tmp_path, "--check", "--data")
+@pytest.mark.parametrize("machine", [TINY, "{preset: h200, gpu: {l2: {retention: null}}}"])
+def test_values_and_times_in_both_modes(machine: str, tmp_path: Path) -> None:
+    text = EXPERIMENT.replace(TINY, machine).replace("TOPOLOGY", "switch")
+    folder = simulated(text, tmp_path, "--check", "--data")
     one, all_of_them = read_results(folder / "results.csv")
     assert one.time_us == all_of_them.time_us > 0
 
@@ -54,14 +70,17 @@ def test_a_ring_of_three_cannot_carry_it(tmp_path: Path) -> None:
     assert "machine.link.topology" in done.stdout + done.stderr
 
 
-def test_measured_time(tmp_path: Path) -> None:
-    """Measured: NCCL 2.29.2 on four H200s (NVIDIA aiconfigurator, commit 095f58a5); not fitted."""
+@pytest.mark.parametrize(
+    ("machine", "n", "size", "measured_us"), [("h200", 4, 2 * MIB, 16.5), ("h100", 8, 64 << 10, 8.71)]
+)
+def test_measured_times(machine: str, n: int, size: int, measured_us: float, tmp_path: Path) -> None:
+    """Measured: NCCL 2.29.2 (NVIDIA aiconfigurator, commit 095f58a5); not fitted."""
     text = f"""
-name: four
-machine: h200
-workload: {{collective: {{op: all-to-all, size: {2 * MIB} B, gpus: 4}}}}
+name: exchange
+machine: {machine}
+workload: {{collective: {{op: all-to-all, size: {size} B, gpus: {n}}}}}
 strategy: sequential
 """
     (row,) = read_results(simulated(text, tmp_path) / "results.csv")
-    assert row.time_us == pytest.approx(16.5, rel=0.08)
-    assert row.time_us > 2 * MIB * 3 / 4 / 361e3
+    assert row.time_us == pytest.approx(measured_us, rel=0.08)
+    assert row.time_us > size * (n - 1) / n / 361e3
