@@ -282,7 +282,7 @@ def case_columns(case: Case) -> dict[str, Any]:
 
 def gemm_clock(run: RunSpec) -> float:
     """Return the mean compute clock of the parts of *run* that multiply, in hertz."""
-    parts = parts_of(operator_plan(plan_for(run, operator_of(run))).tree)
+    parts = parts_of(operator_plan(plan_for(run, operator_of(run)), run.workload.operator).tree)
     clocks = [
         one.clocked(run.machine).gpu.compute_clock
         for one in parts
@@ -306,7 +306,7 @@ def advice_of(
     for one in case.simulated:
         assert one.result is not None
         op = operator_of(one.run)
-        exposed[one.candidate] = exposed_us(one.result, op, operator_plan(plan_for(one.run, op)))
+        exposed[one.candidate] = exposed_us(one.result, op, operator_plan(plan_for(one.run, op), op.kind))
     with_hardware: tuple[Candidate, float | Refusal] | None = None
     if hardware is not None:
         candidate, found = hardware
@@ -338,7 +338,9 @@ def bound_us(case: Case) -> float | None:
         if entry.kind != "bound" or entry.has_near_memory or case.run.workload.operator not in entry.operators:
             continue
         try:
-            tree = operator_plan(plan_for(Candidate(entry.name).run(case.run), operator_of(case.run))).tree
+            tree = operator_plan(
+                plan_for(Candidate(entry.name).run(case.run), operator_of(case.run)), case.run.workload.operator
+            ).tree
         except REFUSALS as error:
             reason_of(error)
             continue

@@ -4,10 +4,12 @@
    how long its parts take, which other candidates share.
 2. Every candidate gets an outline (``outline``), which leaves out the memory only.
 3. The candidate of the shortest expected time is simulated, again and again, until none that is left is expected to be
-   shorter than the shortest that was simulated.  What is expected of a candidate is its outline, times what the
-   simulations of the same scheme took over theirs; of a scheme that was not simulated yet, its outline.  So values of a
-   parameter that the outline does not tell apart are simulated once.
-4. So is the runner-up, the best candidate of another scheme, unless it is expected to be far behind.
+   shorter than the shortest that was simulated by more than outlines can tell.  What is expected of a candidate is its
+   outline, times what the simulations of the same scheme took over theirs; of a scheme that was not simulated yet, its
+   outline, and what that scheme took longer than its outline at fewer rows of the same GEMM.  So values of a parameter
+   that the outline does not tell apart are simulated once.
+4. So is the runner-up, the best candidate of another scheme, unless another scheme was simulated already, the runner-up
+   is expected to be far behind, or the GEMM was searched at fewer rows.
 
 A scheme is a strategy; of a sequential all-reduce, the library that runs it.
 
@@ -47,6 +49,7 @@ class Refusal:
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult | Refusal]]
 MOST_SIMULATED = 6  # of a case, besides the reference and other collectives behind its GEMM
 TIE = 1.001  # times as long: expected times that differ by less do not tell who is faster
+TOLD_APART = 1.03  # times as long: outlines tell apart what differs by more; a design is simulated for that
 NEAR = 1.25  # times as long: a runner-up that takes longer is far behind
 OTHER_DATA = "its collective is one of other data"
 LEAST_SENT = 0.75  # of what equal work sends
@@ -177,11 +180,18 @@ class Case:
     choices: list[Choice]
     stretch: dict[TilingSpec, float] = field(default_factory=dict)  # of the kernel of the whole GEMM
     known: Known = field(default_factory=dict)
+    # Of designs, by scheme: what simulations took longer than outlines, at fewer rows of this GEMM.
+    excess_us: dict[str, float] = field(default_factory=dict)
 
     @property
     def reference(self) -> Choice:
         """Return the baseline."""
         return self.choices[0]
+
+    @property
+    def baseline(self) -> str:
+        """Return the strategy of the reference; its other collectives take little time, since they share the GEMM."""
+        return self.reference.candidate.strategy
 
     @property
     def is_answered(self) -> bool:
@@ -205,21 +215,38 @@ class Case:
 
     def ratios(self) -> dict[str, float]:
         """Return by scheme how much longer its simulations took than their outlines, of those that were simulated."""
+        return self._by_scheme(lambda us, outline_us: us / outline_us)
+
+    def all_excess_us(self) -> dict[str, float]:
+        """Return by scheme of designs what it took longer than its outline, here or else at fewer rows."""
+        own = self._by_scheme(lambda us, outline_us: us - outline_us)
+        of_baseline = {one.candidate.scheme for one in self.choices if one.candidate.strategy == self.baseline}
+        return self.excess_us | {scheme: us for scheme, us in own.items() if scheme not in of_baseline}
+
+    def _by_scheme(self, compared: Callable[[float, float], float]) -> dict[str, float]:
+        """Return by scheme the mean of simulated time and outline *compared*."""
         found: dict[str, list[float]] = {}
         for one in self.choices:
             if one.us and one.outline_us:
-                found.setdefault(one.candidate.scheme, []).append(one.us / one.outline_us)
-        return {name: sum(ratios) / len(ratios) for name, ratios in found.items()}
+                found.setdefault(one.candidate.scheme, []).append(compared(one.us, one.outline_us))
+        return {name: sum(values) / len(values) for name, values in found.items()}
 
     def expected(self, one: Choice) -> float:
         """Return the simulated time of a choice, or what it is expected to be."""
-        return _expected(one, self.ratios() if one.us is None else {})
+        return self._expected(one, self.ratios() if one.us is None else {})
+
+    def _expected(self, one: Choice, ratios: Mapping[str, float]) -> float:
+        if one.us is not None:
+            return one.us
+        assert one.outline_us is not None
+        scheme = one.candidate.scheme
+        return one.outline_us * ratios[scheme] if scheme in ratios else one.outline_us + self.excess_us.get(scheme, 0.0)
 
     @property
     def possible(self) -> list[Choice]:
         """Return the choices that can run as far as is known, by expected time."""
         ratios = self.ratios()
-        return sorted((one for one in self.choices if not one.refused), key=lambda one: _expected(one, ratios))
+        return sorted((one for one in self.choices if not one.refused), key=lambda one: self._expected(one, ratios))
 
     @property
     def simulated(self) -> list[Choice]:
@@ -247,30 +274,21 @@ class Case:
 
     def next(self) -> Choice | None:
         """Return what is to be simulated next: what could win, then the runner-up; None: all is known."""
-        baseline = self.reference.candidate.strategy  # its other collectives take little: they share the GEMM
-        is_full = sum(one.candidate.strategy != baseline for one in self.simulated) >= MOST_SIMULATED
+        is_full = sum(one.candidate.strategy != self.baseline for one in self.simulated) >= MOST_SIMULATED
         winner_us = self.expected(self.winner)
         ratios = self.ratios()
         for one in self.possible:
-            expected = _expected(one, ratios)
+            expected, of_baseline = self._expected(one, ratios), one.candidate.strategy == self.baseline
             if expected > winner_us * TIE:
                 break
-            if one.us is not None or (is_full and one.candidate.strategy != baseline):
-                continue
-            if one.candidate.scheme not in ratios or expected * TIE < winner_us:
-                return one
-        if is_full:
+            if one.us is None and (of_baseline or (not is_full and expected * TOLD_APART < winner_us)):
+                if one.candidate.scheme not in ratios or expected * TIE < winner_us:
+                    return one
+        second, winner = self.runner_up, self.winner.candidate.scheme
+        is_compared = any(one is not self.reference and one.candidate.scheme != winner for one in self.simulated)
+        if is_full or is_compared or second is None or self.excess_us:
             return None
-        second = self.runner_up
-        is_wanted = second is not None and second.us is None and _expected(second, ratios) < winner_us * NEAR
-        return second if is_wanted else None
-
-
-def _expected(one: Choice, ratios: Mapping[str, float]) -> float:
-    if one.us is not None:
-        return one.us
-    assert one.outline_us is not None
-    return one.outline_us * ratios.get(one.candidate.scheme, 1.0)
+        return second if second.us is None and self._expected(second, ratios) < winner_us * NEAR else None
 
 
 def case_of(run: RunSpec, given: dict[str, Any]) -> Case:
@@ -347,10 +365,27 @@ def outline_all(case: Case) -> None:
 
 def adds_in_switch(run: RunSpec, op: Operator) -> bool:
     """Return whether the strategy of *run* loads sums from the switch, so that each GPU sends its data once."""
+    return _has_step(run, op, "is_reduced")
+
+
+def copies_in_switch(run: RunSpec, op: Operator) -> bool:
+    """Return whether the strategy of *run* stores to all GPUs through the switch, which copies what is sent once."""
+    return _has_step(run, op, "is_multicast")
+
+
+def _has_step(run: RunSpec, op: Operator, name: str) -> bool:
     if op.machine.link.multicast is None:
         return False
     operations = (one for part in parts_of(plan_for(run, op).tree) for one in part.programs[0].operations)
-    return any(bool(one.steps["is_reduced"].any()) for one in operations if isinstance(one, Moves))
+    return any(bool(one.steps[name].any()) for one in operations if isinstance(one, Moves))
+
+
+def least_sent(run: RunSpec, op: Operator) -> int:
+    """Return the bytes that a GPU sends at least in the collective of *op*, in the way in which *run* does it."""
+    of_others = op.moved_bytes * (op.n - 1) // op.n
+    if op.kind == "gemm-ar":
+        return of_others * (1 if adds_in_switch(run, op) else 2)
+    return op.moved_bytes // op.n if op.kind == "ag-gemm" and copies_in_switch(run, op) else of_others
 
 
 def lacks(result: SimulationResult, op: Operator) -> str:
@@ -358,10 +393,9 @@ def lacks(result: SimulationResult, op: Operator) -> str:
 
     Only where the chunks of all ranks are alike: otherwise one of them may send less.
     """
-    needed = 2 if op.kind == "gemm-ar" and not adds_in_switch(result.run, op) else 1
     if op.n == 1 or not op.has_like_chunks() or op.shape.m % op.n:
         return ""
-    least = needed * op.moved_bytes * (op.n - 1) // op.n
+    least = least_sent(result.run, op)
     phases = [one for one in result.phases if one.counts and (op.kind == "gemm-ar" or not is_gather_behind(one, op))]
     sent = sum(int(one.counters.get("link_bytes", 0)) for one in phases)
     if sent >= LEAST_SENT * least:
@@ -382,11 +416,18 @@ def outline_us(run: RunSpec, case: Case) -> float:
 def outline_of(plan: Plan, run: RunSpec, case: Case) -> float:
     """Return the outline of the operator of *run*, which does what *plan* says."""
     tick_ps = float(case.reference.result.ticks.to_ps(1)) if case.reference.result is not None else 1.0
-    return plan_outline(operator_plan(plan), run.machine, tick_ps, case.known, case.stretch) / 1e6
+    return (
+        plan_outline(operator_plan(plan, run.workload.operator), run.machine, tick_ps, case.known, case.stretch) / 1e6
+    )
 
 
-def operator_plan(plan: Plan) -> Plan:
-    """Return *plan* without the all-gather behind the operator; ``UsageError`` if one is concurrent with it."""
+def operator_plan(plan: Plan, kind: OperatorKind) -> Plan:
+    """Return *plan* without the all-gather that follows a GEMM with its reduce-scatter; of an all-reduce it is a half.
+
+    Raises ``UsageError`` if that all-gather is concurrent with the operator.
+    """
+    if kind != "gemm-rs":
+        return plan
     if not plan.all_gather_behind or not isinstance(plan.tree, InOrder):
         if any(part.role == "split" for part in (*parts_of(plan.tree), *plan.also)):
             raise UsageError(OTHER_DATA)

@@ -94,11 +94,18 @@ def settle_sizes(cases: Sequence[Case], simulate: Simulate, say: Say = lambda _t
 
 
 def settle_ascending(cases: Iterable[Case], simulate: Simulate, say: Say) -> None:
-    """Settle those of equal numbers of rows together, the fewest rows first: these are the cheapest."""
+    """Settle those of equal numbers of rows together, the fewest rows first: these are the cheapest.
+
+    What schemes take longer than their outlines is expected of the same GEMM at more rows, too.
+    """
+    excess_us: dict[Key, dict[str, float]] = {}
     for rows, group in groupby(sorted(cases, key=rows_of), key=rows_of):
         members = list(group)
         say(f"{rows} rows: {len(members)} GEMM{'s' if len(members) > 1 else ''}")
+        for case in members:
+            case.excess_us = excess_us.get(gemm_of(case), case.excess_us)
         settle(members, simulate)
+        excess_us |= {gemm_of(case): case.all_excess_us() for case in members if case.is_settled}
 
 
 def undecided(series: Sequence[Case]) -> list[Case]:
@@ -139,9 +146,14 @@ def by_gemm(cases: Iterable[Case]) -> dict[Key, list[Case]]:
     """Return *cases* by GEMM, each in ascending order of rows."""
     found: dict[Key, list[Case]] = {}
     for case in sorted(cases, key=rows_of):
-        columns = case_columns(case)
-        found.setdefault(tuple(columns[name] for name in SAME_GEMM), []).append(case)
+        found.setdefault(gemm_of(case), []).append(case)
     return found
+
+
+def gemm_of(case: Case) -> Key:
+    """Return what cases have in common that differ in the number of rows only."""
+    columns = case_columns(case)
+    return tuple(columns[name] for name in SAME_GEMM)
 
 
 def sizes_of(answers: Sequence[Answer], unsettled: Iterable[Case] = ()) -> list[Sizes]:

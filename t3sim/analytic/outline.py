@@ -266,7 +266,7 @@ class _Outline:
         """Concurrent channels of a kernel: each has a part of the link's rate, and of the compute units."""
         gpu, (n_rows, n_columns) = self.machine.gpu, one.steps.shape
         first, stop = one.units or (0, gpu.n_compute_units)
-        n_units = min(stop - first, one.n_workgroups or n_columns) if n_columns > 1 else stop - first
+        n_units = min(stop - first, one.n_workgroups or (n_columns if n_columns > 1 else stop - first))
         steps, flat = self._steps(row, one.steps), one.steps.ravel()
         row[loop.OP_KIND], row[loop.OP_N], row[loop.OP_ROWS] = loop.RING, n_columns, n_rows
         row[loop.OP_TIME], row[loop.OP_OVERHEAD] = one.startup, one.step_overhead

@@ -304,7 +304,7 @@ class _Outline:
         """Run the channels of a kernel side by side: each has a part of the link's rate, and of the compute units."""
         n_columns = one.steps.shape[1]
         first, stop = one.units or (0, self.machine.gpu.n_compute_units)
-        n_units = min(stop - first, one.n_workgroups or n_columns) if n_columns > 1 else stop - first
+        n_units = min(stop - first, one.n_workgroups or (n_columns if n_columns > 1 else stop - first))
         channels = (self._channel(one, one.steps[:, c], n_units / n_columns) for c in range(n_columns))
         yield simpy.AllOf(self.env, [self.env.process(channel) for channel in channels])
 

@@ -16,7 +16,7 @@ def exposed(strategy: str, *overrides: str) -> tuple[dict[str, float], float]:
     op = operator_of(run)
     result = simulate(run)
     assert result.operator is not None
-    return exposed_us(result, op, operator_plan(plan_for(run, op))), result.ticks.to_us(result.operator)
+    return exposed_us(result, op, operator_plan(plan_for(run, op), op.kind)), result.ticks.to_us(result.operator)
 
 
 @pytest.mark.parametrize(

@@ -105,12 +105,24 @@ def test_an_epilogue_of_the_kernel_counts() -> None:
 def test_it_is_near_the_simulation_and_rather_below(strategy: str, operator: str, units: int) -> None:
     """However few compute units communicate, and whatever they wait for."""
     given = (f"strategy.communication_units={units}",) if units else ()
-    run = run_of(strategy, f"workload.operator={operator}", *given, shape=(2048, 1024, 1024))
+    check_outline(run_of(strategy, f"workload.operator={operator}", *given, shape=(2048, 1024, 1024)))
+
+
+def test_compute_units_without_a_workgroup_do_not_communicate() -> None:
+    """One chunk is one workgroup, however many units are reserved.  Canary: red if all units took part."""
+    given = "workload.operator=ag-gemm", "strategy.communication_units=4", "strategy.chunks=1"
+    check_outline(run_of("multimem-ag", *given, shape=(1024, 256, 256)))
+
+
+def check_outline(run: RunSpec) -> None:
+    """The outline of *run* is near its simulation, and rather below."""
     op = operator_of(run)
     result = simulate(run)
     gemm = result.sublayers[0].by_role["gemm"]
     stretch = {op.tiles.tiling: result.ticks.to_ps(gemm.ticks) / part_outline(gemm_part(op), run.machine)}
-    outline = sum(part_outline(one, run.machine, stretch) for one in parts_of(operator_plan(plan_for(run, op)).tree))
+    outline = sum(
+        part_outline(one, run.machine, stretch) for one in parts_of(operator_plan(plan_for(run, op), op.kind).tree)
+    )
     assert result.operator is not None
     assert OPTIMISTIC < outline / result.ticks.to_ps(result.operator) < LATE
 
@@ -123,7 +135,7 @@ def test_the_compiled_loop_gives_the_times_of_the_reference(seed: int) -> None:
     for one in case.choices:
         with suppress(*REFUSALS):
             op = operator_of(one.run)
-            parts |= {part.key: part for part in parts_of(operator_plan(plan_for(one.run, op)).tree)}
+            parts |= {part.key: part for part in parts_of(operator_plan(plan_for(one.run, op), op.kind).tree)}
     found = {key: part_outline(part, case.run.machine) for key, part in parts.items()}
     reference = {key: reference_outline.part_outline(part, case.run.machine) for key, part in parts.items()}
     assert found == reference

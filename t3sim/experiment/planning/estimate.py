@@ -4,10 +4,9 @@ What costs time follows from the key of a phase: requests to the DRAM, line acce
 issue slots.  The first three are counted; only what a GEMM reads again, because its L2 is too small, is estimated.
 Slots are the simulated time by roofline (matrix rate, DRAM, L2 paths, link, latencies of the ring).
 
-The rates are a least-squares fit to the CPU time of 118 phases of `t3-150`, `t3-75`, `t3-150-2x`, `t3-tiny` and `h200`:
-GEMMs, collectives of both kinds and fused runs, mirrored and explicit, L2s of 2 to 128 MiB, links of 10 to 150 GB/s,
-accesses of 32 and 64 bytes, rings of 1 to 32 channels.  For phases of more than 0.2 s it says 0.7 to 1.5 times what
-they took, on the core that ``cost.SAMPLE_SECONDS`` describes.
+The rates are a least-squares fit to the CPU time of 44 phases of `h200` (GEMMs, collectives, fused runs of 1024 and
+4096 rows), near those of an earlier fit to 118 phases of six machines, all scaled alike.  For phases of more than 0.2 s
+it says 0.6 to 1.6 times what they took, on the core that ``cost.SAMPLE_SECONDS`` describes.
 """
 
 from collections.abc import Container, Sequence
@@ -34,13 +33,14 @@ from t3sim.workload.tiling import (
     transposed,
 )
 
-SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
-SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
-SECONDS_PER_GEMM_UNIT_SLOT = 1.2e-7  # the same, besides, while workgroups of a GEMM are on it
-SECONDS_PER_REQUEST = 3.9e-7  # to the DRAM
-SECONDS_PER_LINE = 1.7e-7  # access to the L2
-SECONDS_PER_BANK_OF_REPEATED_READ = 1.3e-8  # the DRAM's queues are full then, and the controllers look at all banks
-SECONDS_PER_GRANULE = 3.7e-7  # sent over the link
+SECONDS_PER_SLOT = 1.1e-6  # of simulated time, the channels included
+SECONDS_PER_UNIT_SLOT = 6.0e-9  # a compute unit in it
+SECONDS_PER_GEMM_UNIT_SLOT = 3.4e-8  # the same, besides, while workgroups of a GEMM are on it
+SECONDS_PER_REQUEST = 1.9e-7  # to the DRAM
+SECONDS_PER_LINE = 8.3e-8  # access to the L2
+SECONDS_PER_BANK_OF_REPEATED_READ = 3.2e-9  # the DRAM's queues are full then, and the controllers look at all banks
+SECONDS_PER_GRANULE = 2.2e-7  # sent over the link
+SECONDS_PER_GPU = 0.02  # its tables, before it runs
 DRAM_EFFICIENCY = 0.6  # of the data bus under a GEMM: its reads and writes take turns
 SURELY_PLANNED = 1000  # points
 POINTS_OF_A_PHASE = 2  # of designs, at most, for what is refused without a plan
@@ -113,7 +113,8 @@ def phase_seconds(job: PhaseJob) -> float:
     """Return about how many seconds the phase of *job* simulates on one core."""
     are_alike = job.n_gpus == 1 or job.part.difference is None
     programs = job.part.programs[:1] if are_alike else job.part.programs
-    return job.n_gpus / len(programs) * sum(_program_seconds(program, job.machine) for program in programs)
+    of_programs = sum(_program_seconds(program, job.machine) for program in programs)
+    return job.n_gpus * (SECONDS_PER_GPU + of_programs / len(programs))
 
 
 def _program_seconds(program: Program, machine: MachineSpec) -> float:
