@@ -25,7 +25,6 @@ from t3sim.workload.sublayers import EXPERTS, lacks
 
 NEAR = 1.25  # times the fastest: other values of the parameters of a slower strategy are not simulated
 LEAST_SIZES = 3  # numbers of tokens from which on there are thresholds
-DEFAULT_ROUTING = "balanced"
 NAME = ("model", "machine", "gpus", "tokens", "tokens_per_gpu", "routing", "imbalance")
 COLUMNS = (
     *NAME, "winner", "parameters", "time_us", "speedup", "runner_up", "runner_up_parameters", "margin", "is_tie",

@@ -70,7 +70,6 @@ class CheckpointTypes(Spec):
     attention: OperandTypes = Field(description="Element types of the projections of attention.")
     feed_forward: OperandTypes = Field(description="Element types of the dense feed-forward part.")
     experts: OperandTypes = Field(description="Element types of the routed experts.")
-    excluded: tuple[str, ...] = Field((), description="Modules that the checkpoint excludes from quantisation.")
     stated_by: str = Field("", description="The key or file that says so.")
     says: str = Field("", description="Format of the checkpoint, as that key or file calls it.")
 

@@ -91,7 +91,7 @@ def checkpoint_types(levels: Iterable[Mapping[str, Any]], beside: Mapping[str, A
     parts = {part: unquantized if _is_excluded(part, excluded) else quantized for part in MODULES}
     if said.get("quant_method") in ONLY_EXPERTS:
         parts = {part: quantized if part == "experts" else unquantized for part in MODULES}
-    return CheckpointTypes(**parts, excluded=excluded, stated_by=key, says=says)
+    return CheckpointTypes(**parts, stated_by=key, says=says)
 
 
 def types_note(types: CheckpointTypes | None, *, has_experts: bool) -> str | None:

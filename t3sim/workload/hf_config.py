@@ -132,7 +132,6 @@ class _Reader:
             key, _, message = str(error).partition(": ")
             self.problems.add(self.at, f"{self.where}{key}", message)
             return []
-        self.key_of_kinds = key
         members: dict[tuple[Any, ...], list[int]] = {}
         made: dict[tuple[Any, ...], dict[str, Any]] = {}
         cached: dict[tuple[Any, ...], dict[str, Any]] = {}

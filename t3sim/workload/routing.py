@@ -19,14 +19,6 @@ TOKENS_AT_A_TIME = 4096  # that are looked at together: bounds the memory needed
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class LoadClass:
-    """GPUs with about the same load, and the one that is simulated for them: the most loaded of the class."""
-
-    gpus: tuple[int, ...]
-    representative: int
-
-
 @dataclass(frozen=True, eq=False)
 class Routing:
     """The experts of each token: ``experts[g, t, j]`` is the j-th choice of token t of GPU g, or ``DROPPED``.
@@ -91,11 +83,6 @@ class Routing:
             found[gpu] = np.bincount(self.experts[gpu].ravel() + 1, minlength=self.n_experts + 1)
         return found[:, 1:]
 
-    def rows_between(self) -> Ints:
-        """Return the rows from each source GPU for all experts of each destination GPU, of shape (n_gpus, n_gpus)."""
-        blocks = self.rows().reshape(self.n_gpus, self.ep, self.experts_per_gpu).sum(axis=2)
-        return np.repeat(blocks, self.gpus_of_a_group, axis=1)
-
     def tokens_between(self) -> Ints:
         """Return the different tokens from each source to each destination GPU, of shape (n_gpus, n_gpus).
 
@@ -121,34 +108,6 @@ class Routing:
         loads = self.loads().sum(axis=1)
         mean = float(loads.mean())
         return float(loads.max()) / mean if mean else 1.0
-
-    def load_classes(self, tolerance: float = 0.0) -> tuple[LoadClass, ...]:
-        """Return the GPUs in classes of equal load, the most loaded class first.
-
-        Without *tolerance*, GPUs of a class compute the same rows for each of their experts, and send and receive the
-        same numbers of tokens at each distance: one of them represents all.  With it, GPUs whose rows differ by at
-        most that share from the most loaded of their class are one class.
-        """
-        loads = self.loads()
-        total = loads.sum(axis=1)
-        if tolerance == 0.0:
-            tokens = self.tokens_between()
-            around = (np.arange(self.n_gpus)[:, None] + np.arange(self.n_gpus)) % self.n_gpus
-            sent = np.take_along_axis(tokens, around, axis=1)
-            received = np.take_along_axis(tokens.T, around, axis=1)
-            members: dict[bytes, list[int]] = {}
-            for gpu in range(self.n_gpus):
-                key = np.concatenate((loads[gpu], sent[gpu], received[gpu])).tobytes()
-                members.setdefault(key, []).append(gpu)
-            found = [LoadClass(tuple(gpus), gpus[0]) for gpus in members.values()]
-            return tuple(sorted(found, key=lambda one: (-total[one.representative], one.representative)))
-        classes: list[list[int]] = []
-        for gpu in sorted(range(self.n_gpus), key=lambda gpu: (-total[gpu], gpu)):
-            if classes and total[gpu] >= total[classes[-1][0]] * (1.0 - tolerance):
-                classes[-1].append(gpu)
-            else:
-                classes.append([gpu])
-        return tuple(LoadClass(tuple(sorted(gpus)), gpus[0]) for gpus in classes)
 
 
 def faults(experts: npt.NDArray[np.int32], n_experts: int) -> Iterator[tuple[int, int, str]]:

@@ -37,6 +37,7 @@ from t3lab.cli.validate import beside, machine_of, shipped_measurements
 from t3sim.config.presets import shipped
 from t3sim.config.yaml_loader import load_yaml
 from t3sim.experiment.planning.plan import load_experiment
+from t3lab.measure.kernels import NAMES
 from t3lab.measurements.reading import read_measurements
 from t3study.targets import read_targets
 from t3lab.validation.points import read_calibration
@@ -52,7 +53,7 @@ experiments = sorted(shipped("experiments").glob("*/experiment.yaml"))
 with_a_model = shipped("experiments") / "ag-gemm-h200" / "experiment.yaml"
 print(len(measurements.rows), len(read_calibration(beside(folder, "calibration.csv", None), measurements)))
 print(machine_of("h200", ()).name, len(read_targets(load_yaml(targets).plain(), "targets")))
-print(len(experiments), [len(load_experiment(path).points) for path in (with_a_model, "e.yaml")])
+print(len(NAMES), len(experiments), [len(load_experiment(path).points) for path in (with_a_model, "e.yaml")])
 """
 
 

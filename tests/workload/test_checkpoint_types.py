@@ -75,7 +75,6 @@ def test_the_file_beside_counts(tmp_path: Path) -> None:
     model = named_model(str(tmp_path))
     assert [note.partition(":")[0] for note in model.notes] == ["hf_quant_config.json says FP8"]
     assert model.spec.elements is not None
-    assert model.spec.elements.excluded == ("lm_head",)
 
 
 def test_the_file_beside_says_what_the_other_does_not() -> None:
