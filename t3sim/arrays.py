@@ -29,5 +29,5 @@ def chosen(records: NDArray[Any], which: NDArray[Any]) -> NDArray[Any]:
 
 
 def joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return arrays of the same records, one behind the other."""
+    """Return arrays of the same records, concatenated."""
     return np.concatenate([opaque(part) for part in parts]).view(parts[0].dtype)

@@ -2,7 +2,7 @@
 
 The speedup that overlap could give is (G + A on all compute units, one after
 the other) over max(G on its share, A on its share): T3 section 3.2.  Where
-both were simulated at the same time, what it gives stands beside it.
+both were simulated at the same time, what it gives is next to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLOURS = {"GEMM": PHASE_COLOURS["GEMM"], "all-reduce": PHASE_COLOURS["RS"]}
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw times on all and on split compute units; raises ``InputDataError`` if no point splits them."""
-    nothing = "no split of the compute units, with a sequential point beside it, to draw"
+    nothing = "no split of the compute units with a sequential point to draw"
     groups = results.required(groups_of(results.rows), nothing)
     n_bars = sum(len(one_of_each_split(members)) for members in groups.values())
     columns = columns or (1 if n_bars <= 8 else 2)

@@ -101,7 +101,7 @@ class Study:
         raise NotRunError(f"no folder with all of {', '.join(f'{model} TP {tp}' for model, tp in wanted)}, {kind}")
 
     def splits(self, n_units: int) -> dict[Case, tuple[Row, Row]]:
-        """Return the rows of GEMM and all-reduce, each alone, with *n_units* for the latter, beside sequential ones.
+        """Return the rows of GEMM and all-reduce, each alone, with *n_units* for the latter, and of sequential ones.
 
         From the first folder that has any, on the study's machine; raises ``NotRunError`` if none has.
         """

@@ -96,7 +96,7 @@ def calibrate(
     from t3sim.system.threads import n_cores
 
     if tables and (folder is not None or points is not None):
-        raise UsageError("--from: takes all rows of its files, and neither FOLDER nor --points beside it")
+        raise UsageError("--from: takes all rows of its files, and excludes FOLDER and --points")
     if kept_aside and not tables:
         raise UsageError("--judge: goes with --from; `t3sim validate --machine FILE` judges a machine otherwise")
     folder = folder or shipped_measurements()

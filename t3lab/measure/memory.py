@@ -165,7 +165,7 @@ def contention(lab: Lab) -> Rows:
         lab.launch("beside", n + n_beside, 1024, arguments, kernels.TILED_SHARED_BYTES)
         found = record.get().reshape(-1, 2).astype(float)
         if what == "copy":
-            lab.expect(came[of_turn], given[of_turn], "copies beside other SMs left wrong values")
+            lab.expect(came[of_turn], given[of_turn], "copies next to other SMs left wrong values")
         return found[:n, 0].max() / 1e3, (found[n:, 0] / found[n:, 1]).sum()
 
     for (what, n), n_bytes in CONTENTION_PROBES.items():

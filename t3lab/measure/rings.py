@@ -405,7 +405,7 @@ def engine_contention(lab: Lab) -> Rows:
 
 
 def _beside(lab: Lab, layer: Sublayer, others: Sequence[Any], collective: str, name: str) -> dict[str, Any]:
-    """The samples of a layer's GEMM and of a collective on other streams, each alone and each beside the other."""
+    """The samples of a layer's GEMM and of a collective on other streams, each alone and each during the other."""
 
     def alone(streams: list[tuple[int, Any]], work: Work) -> tuple[_Loop, list[float]]:
         samples = lab.samples(work, streams, longer=2, rests=True)
@@ -466,7 +466,7 @@ def _timed_beside(lab: Lab, timed: _Loop, other: _Loop) -> list[float]:
             outlast *= 2  # the timed loop was slowed down more than the other one: start over
             samples.clear()
         else:
-            raise ArithmeticError("the loop beside ends before the one that is timed, however long it is")
+            raise ArithmeticError("the concurrent loop ends before the one that is timed, however long it is")
     return samples
 
 

@@ -63,7 +63,7 @@ class _Kernel(NamedTuple):
 
 
 def of_trace(trace: Mapping[str, Any]) -> Found:
-    """Return the GEMMs and collectives of a trace that ran beside nothing else; raises ``ValueError`` if it is none.
+    """Return the GEMMs and collectives of a trace that ran alone; raises ``ValueError`` if it is none.
 
     Of calls with the same shape, the median counts of a GEMM and the shortest of a collective, whose kernel also waits
     until the last GPU has called it.
@@ -102,7 +102,7 @@ def of_trace(trace: Mapping[str, Any]) -> Found:
         ops = operators.get(parts[0].operator, []) if parts[0].operator is not None else []
         what = _collective(parts, ops) or _gemm(ops) or _unknown(parts[0])
         if not isinstance(what, str) and not all(kernel.is_alone for kernel in parts):
-            what = "beside another kernel or copy"
+            what = "concurrent with another kernel or copy"
         if not isinstance(what, str) and not all(kernel.us for kernel in parts):
             what = "of no duration"
         if isinstance(what, str):

@@ -72,7 +72,7 @@ def scatter_plots(validation: Validation) -> Iterator[Plot]:
 
 
 def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
-    """Return simulated over measured, and the errors beside it; what is zero has no place on a logarithmic scale."""
+    """Return simulated over measured, and the errors next to it; what is zero has no place on a logarithmic scale."""
     n_all, is_ratio = len(points), scatter.unit == "ratio"
     if not is_ratio:
         points = points[(points["measured"] > 0) & (points["simulated"] > 0)]

@@ -244,7 +244,7 @@ class Fit:
         return math.sqrt(statistics.fmean(error * error for error in errors))
 
     def search(self, machine: MachineSpec, parameters: Sequence[Parameter]) -> tuple[MachineSpec, list[Fitted]]:
-        """Return *machine* with the best numbers found by moving one at a time along its grid, the others behind it."""
+        """Return *machine* with the best numbers found by moving one at a time along its grid, and the others after it."""
         start, before = machine, self.error(machine)
         step = FIRST_STEP
         while step and before > 0:

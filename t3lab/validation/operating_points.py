@@ -19,7 +19,7 @@ DELAYS_OF_A_SHORT_LOOP = 2
 
 @dataclass(frozen=True)
 class Loops:
-    """How ``t3sim measure`` times a kind: groups of *longer* times the usual length, one behind the other.
+    """How ``t3sim measure`` times a kind: groups of *longer* times the usual length, one after the other.
 
     *rests*: the GPU is idle before each group if the provenance says so; *single*: one GEMM after an idle interval.
     """

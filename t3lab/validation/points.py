@@ -121,7 +121,7 @@ def simulations_of(points: Iterable[Point]) -> list[Simulation]:
 def compared(
     points: Sequence[Point], outcomes: Mapping[Simulation, Outcome], used: frozenset[tuple[str, int]] = frozenset()
 ) -> list[Compared]:
-    """Return *points* beside what was simulated, in their order; *used* are the rows a machine was calibrated on."""
+    """Return *points* with their simulated values, in their order; *used* are the rows a machine was calibrated on."""
     return [_compared(point, outcomes, (point.row.file, point.row.line) in used) for point in points]
 
 

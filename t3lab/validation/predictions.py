@@ -42,7 +42,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Met:
-    """A predicted time beside what was measured later; *error* is relative, of a ratio the difference."""
+    """A predicted time with what was measured later; *error* is relative, of a ratio the difference."""
 
     point: Point
     row: dict[str, Any]  # of the file

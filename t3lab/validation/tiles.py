@@ -96,7 +96,7 @@ def _main_loop_s(shape: GemmShape, tiling: TilingSpec, recorded: Sequence[Timeli
     """Return how long the main loop of a tile of *shape* takes by those *recorded*, and a word about it."""
     for timeline in recorded:
         if timeline.shape == shape:
-            return timeline.main_loop_s(gpus), "its main loops behind no stores to others"
+            return timeline.main_loop_s(gpus), "its main loops that follow no stores to other GPUs"
     slices = [slices_of(timeline.shape, tiling) for timeline in recorded]
     if len(set(slices)) < 2:
         raise NotSimulatedError("too few recorded tiles to tell how long its main loop is")

@@ -42,9 +42,9 @@ class Timeline:
         return shape_of(self.rows[0])
 
     def main_loop_s(self, gpus: int = 1) -> float:
-        """Return the median main loop in seconds, of the tiles that begin behind no stores of their SM to other GPUs.
+        """Return the median main loop in seconds, of the tiles that follow no stores of their SM to other GPUs.
 
-        That is the first tile of each SM, and each one behind a tile of rows that its GPU, one of *gpus*, owns.
+        That is the first tile of each SM, and each one after a tile of rows that its GPU, one of *gpus*, owns.
         """
         n_rows = 1 + max(int(row["tile_row"]) for row in self.rows)
         lengths, is_behind_stores = [], set[int]()  # SMs whose last tile was for another GPU

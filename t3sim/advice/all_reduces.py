@@ -1,7 +1,7 @@
 """From which size which all-reduce is the fastest, as the tables that vLLM and PyTorch keep for each kind of GPU.
 
 Every kernel of ``collective.direct`` and NCCL's choice are simulated alone at powers of two; a kernel that is far
-behind at one size is not simulated at larger ones.
+slower at one size is not simulated at larger ones.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _turns(times: Mapping[str, float], others: Mapping[str, float]) -> bool:
 
 
 def _is_faster(times: Mapping[str, float], first: Sequence[str], second: Sequence[str]) -> bool:
-    """Return whether the best of *first* is faster than the best of *second*; a missing kernel was far behind."""
+    """Return whether the best of *first* is faster than the best of *second*; a missing kernel was much slower."""
     best, other = (min((times[name] for name in one if name in times), default=float("inf")) for one in (first, second))
     return best < other
 
@@ -133,7 +133,7 @@ def tables_bytes(machine: str, capability: str | None, found: Sequence[AllReduce
 def threshold(found: Sequence[AllReduce], first: Sequence[str], second: Sequence[str]) -> int:
     """Return twice the largest simulated size at which the best of *first* is faster than the best of *second*.
 
-    0: it never is.  A kernel that is missing at a size was far behind.
+    0: it never is.  A kernel that is missing at a size was much slower.
     """
     times: dict[int, dict[str, float]] = {}
     for one in found:

@@ -8,7 +8,7 @@ Of the operations of one GPU, as they were simulated:
   stalls``); and the rest, operands, stores and starts of workgroups (``memory``);
 - while none runs: kernels that reduce what several GPUs made (``sum``), or what workgroups of one GEMM made that
   splits k (``split-k reduction``), barriers (``barriers``), copies and rings before the first GEMM
-  (``head``), ``between GEMMs`` and behind the last one (``tail``); and nothing but launches (``launches``).
+  (``head``), ``between GEMMs`` and after the last one (``tail``); and nothing but launches (``launches``).
 
 Of several at a time the first in this order counts.
 """

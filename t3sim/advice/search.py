@@ -47,7 +47,7 @@ class Refusal:
 
 
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult | Refusal]]
-MOST_SIMULATED = 6  # of a case, besides the reference and other collectives behind its GEMM
+MOST_SIMULATED = 6  # of a case, besides the reference and other collectives after its GEMM
 TIE = 1.001  # times as long: expected times that differ by less do not tell who is faster
 TOLD_APART = 1.03  # times as long: outlines tell apart what differs by more; a design is simulated for that
 NEAR = 1.25  # times as long: a runner-up that takes longer is far behind

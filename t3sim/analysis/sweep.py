@@ -177,7 +177,7 @@ def _meeting(values: AxisValues, before: str, after: str, old: dict[str, float],
     if not values.is_numeric or values.key == "tp" or before not in old or before not in new:
         return None
     gap_before, gap_after = old[before] - new[before], old[after] - new[after]
-    if gap_before < 0:  # within a tie it already was behind
+    if gap_before < 0:  # within a tie it already was slower
         return None
     return crossing(
         values.position(before), values.position(after), gap_before, gap_after, is_logarithmic=values.is_logarithmic

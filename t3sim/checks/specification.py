@@ -94,7 +94,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
 
 
 def matrix_pairs(core: GpuCore) -> Pairs:
-    """The matrix rate: operations of a whole tile against what a slot does of them; what comes behind them."""
+    """The matrix rate: operations of a whole tile against what a slot does of them; what comes after them."""
     gpu, unit = core.gpu, core.machine.gpu.compute_unit
     assert core.program is not None
     trace = next(one.trace for one in core.program.operations if isinstance(one, Gemm))
@@ -126,7 +126,7 @@ def end_claims(core: GpuCore) -> Iterator[Claim]:
         ends.append(int(core.tables.workgroups["end_at"].max()))
     if len(core.moves):
         ends.append(int(core.tables.steps["end_at"].max()))
-    if core.gpu.n_loads:  # what others load of it leaves behind its own work
+    if core.gpu.n_loads:  # what others load of it leaves after its own work
         slots = (-(-int(port.free_at_scaled) // (int(port.scale) * core.slot_ticks)) for port in core.ports)
         ends.append(max(slots) * core.slot_ticks)
     yield Claim("S2", "gpu", "end of the kernel, against the last thing in it", core.kernel_end_at, max(ends))

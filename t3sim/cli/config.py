@@ -136,7 +136,7 @@ def show(file: str, overrides: tuple[str, ...], trace_root: str | None, point_nu
 
 
 def aligned(rows: Sequence[Sequence[str]], n_words: int | None = None) -> Iterator[str]:
-    """Yield the lines of a table: *n_words* columns (all, if None) flush left, numbers behind them flush right."""
+    """Yield the lines of a table: *n_words* columns (all, if None) flush left, numbers after them flush right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     n_left = len(widths) if n_words is None else n_words
     for row in rows:

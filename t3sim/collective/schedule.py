@@ -56,7 +56,7 @@ class CollectiveSchedule:
 def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory: bool = False) -> CollectiveSchedule:
     """Return the ring reduce-scatter of T3 section 2.3 (one direction, n - 1 link steps).
 
-    The device's own array lies at granule 0, received copies behind it.  Without near-memory
+    The device's own array lies at granule 0, followed by received copies.  Without near-memory
     updates a step reads its own and the received copy of a chunk, and a last step adds the final
     chunk locally.  With them, what arrives is added where it lands: a step reads one copy.
     """
@@ -116,7 +116,7 @@ def channelled(op: Op, n_devices: int, chunk_granules: int, channels: Channels) 
 
     Reduce-scatter: send, receive-reduce-send (n - 2 times), receive-reduce-copy.  All-gather: copy-send,
     receive-copy-send (n - 2 times), receive.  All-reduce: a reduce-scatter whose last result is gathered at once.
-    The input lies at granule 0, the output behind it, and behind that a receive buffer for each position.
+    The input lies at granule 0, then the output, then a receive buffer for each position.
     """
     n, c, line = n_devices, chunk_granules, channels.line_granules
     operations = []

@@ -6,7 +6,7 @@ blocks of 16 with an 8-bit scale) and "outer vector scaling" (FP8 with a scale f
 report, section 3.3 (``fp8_block``: an FP32 scale for 128 elements); AWQ and GPTQ checkpoints (INT4: an FP16 scale for
 128 weights).  All types are summed up in FP32 (INT8: INT32), 4 bytes.
 
-Leaves out: the scale of a tensor, and those of rows and columns (4 bytes each), which are small beside the operands.
+Leaves out: the scale of a tensor, and those of rows and columns (4 bytes each), which are small against the operands.
 """
 
 from dataclasses import dataclass

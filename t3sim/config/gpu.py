@@ -46,7 +46,7 @@ class L1Spec(Spec):
     )
 
     def left_by(self, lds: int) -> int:
-        """Return the bytes of the L1 beside workgroups that need so much LDS."""
+        """Return the bytes of the L1 that workgroups with so much LDS leave."""
         return self.with_lds - min((size for size in self.lds_sizes if size >= lds), default=self.with_lds)
 
 

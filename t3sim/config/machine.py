@@ -58,7 +58,7 @@ class MachineSpec(UniformMachineSpec):
 
     @property
     def n_engines(self) -> int:
-        """Return the copy engines of a GPU, and behind them those of its network interface, one for each queue pair."""
+        """Return the number of copy engines of a GPU and of its network interface, one for each queue pair."""
         return self.gpu.n_copy_engines + (0 if self.link.nic is None else self.link.nic.queue_pairs)
 
     @property

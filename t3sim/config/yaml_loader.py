@@ -158,7 +158,7 @@ def _in_words(character: str) -> str:
 
 
 def _fail_after(before: str, name: str, message: str) -> ConfigError:
-    """A fault at the character behind the text *before*."""
+    """A fault at the character after the text *before*."""
     return _fail(name, message, before.count("\n") + 1, len(before) - before.rfind("\n"))
 
 

@@ -44,7 +44,7 @@ class Wires(NamedTuple):
 
     distances: tuple[int, ...]
     latency: int  # ps
-    nic: NicSpec | None = None  # the network interface behind the port; None: a link with the rate of the machine's
+    nic: NicSpec | None = None  # the network interface of the port; None: a link with the rate of the machine's
 
 
 class GpuCore:

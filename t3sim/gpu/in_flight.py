@@ -84,7 +84,7 @@ def queued_requests(core: GpuCore) -> NDArray[Any]:
 
 
 def arrived_messages(core: GpuCore) -> NDArray[Any]:
-    """Return the messages in the inbox, and behind them those in front of the ingress port."""
+    """Return the messages in the inbox, then those that wait for the ingress port."""
     gpu, size = core.gpu, int(core.gpu.ingress_port.ring_size)
     parts = [core.inbox[np.arange(int(gpu.inbox_head), int(gpu.inbox_tail)) % len(core.inbox)]]
     for distance, peer in enumerate(core.peers if size else ()):

@@ -1,4 +1,4 @@
-"""The tables beside a GPU's record, built from the program that it is to run: their length is set by the workload."""
+"""The tables that accompany a GPU's record, built from the program that it is to run: their length is set by the workload."""
 
 import math
 from collections import Counter
@@ -61,7 +61,7 @@ def workgroup_table(n: int) -> NDArray[Any]:
 
 @dataclass
 class Tables:
-    """Arrays beside the record, their length set by the workload; operations name ranges of the others."""
+    """Arrays outside the record, their length set by the workload; operations name ranges of the others."""
 
     operations: NDArray[Any] = field(default_factory=lambda: records(state.OPERATION_TABLE, 0))
     waits: NDArray[Any] = field(default_factory=lambda: records(state.WAIT_TABLE, 0))
@@ -458,7 +458,7 @@ class TableBuilder:
     # --- move kernels ----------------------------------------------------------------------------
 
     def _l1_granules(self, lds: int) -> int:
-        """Return the granules that have room in the L1 of a compute unit beside so much LDS; NEVER: any number."""
+        """Return the granules that have room in the L1 of a compute unit of which the LDS takes so much; NEVER: any number."""
         l1, l2 = self.machine.gpu.compute_unit.l1, self.machine.gpu.l2
         return codes.NEVER if l1 is None else l1.left_by(lds) // l2.line * self.program.line
 

@@ -1,7 +1,7 @@
 """What each unit of one GPU did with its time up to a given tick, by reason: integers that add up exactly.
 
 The kernel counts slots, cycles and fractions of ticks up to the end of the last slot that it ran.  Here they become
-ticks, and the account of each unit is closed at the end of the phase, which lies inside or behind that slot.
+ticks, and the account of each unit is closed at the end of the phase, which lies inside or after that slot.
 """
 
 from typing import Any
@@ -69,7 +69,7 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
 def movers(core: GpuCore) -> Ticks:
     """Return for each unit that moves data the ticks by reason of the slots that ran.
 
-    These are compute units, behind them copy engines, and behind these commands of T3's DMA engine.
+    These are compute units, then copy engines, then commands of T3's DMA engine.
 
     Slots with nothing to run that the kernel has not accounted for yet are among them.
     """
@@ -153,7 +153,7 @@ def port_ticks(core: GpuCore, port: Any, total: int) -> Ticks:
     scaled, since_last = np.array(port.reason_scaled)[None], np.array(port.open_scaled)
     scaled[:, codes.FOR_LAUNCH] += since_last[codes.FOR_LAUNCH]
     scaled[:, codes.NOTHING_LEFT] += since_last.sum() - since_last[codes.FOR_LAUNCH]
-    free_at = int(port.free_at_scaled)  # behind the last slot if a granule is still on the wire
+    free_at = int(port.free_at_scaled)  # after the last slot if a granule is still on the wire
     covered = max(until, min(free_at, total * scale))
     scaled[:, codes.WORKING] = int(port.busy_scaled) - max(free_at - covered, 0)
     is_beyond = covered - total * scale > core.slot_ticks * scale

@@ -95,7 +95,7 @@ def direct_program(op: Operator, rank: int, kernel: DirectKernel) -> Program:
 def _multimem_program(op: Operator, rank: int, kernel: DirectKernel, n_workgroups: int) -> Program:
     """Return the all-reduce in the switch, with copies before and after it if the library needs them.
 
-    The flag behind the sums is a multicast store too, so it reaches each GPU behind them, the own one included.
+    The flag after the sums is a multicast store too, so it reaches each GPU after them, also the sender.
     """
     refuse_without_multicast(op, "multimem")
     memory, n, c = op.memory(), op.n, op.chunk_granules

@@ -66,9 +66,9 @@ def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None, by_own
 def summed(memory: Memory, kernel: Gemm, granule: int) -> tuple[Gemm] | tuple[Gemm, Moves]:
     """Return the kernels that do what *kernel* says: itself, or, if it splits k, that and one that adds up its sums.
 
-    Partial sums, FP32, lie panel behind panel in a new buffer, in rows twice as long as those of the output; its rows
+    Partial sums, FP32, lie panel after panel in a new buffer, in rows twice as long as those of the output; its rows
     follow each other without gaps, from its first tile on.  They are stored past the L2, since kernels that move read
-    the memory.  The kernel behind it ends, and posts, for both.
+    the memory.  The kernel after it ends, and posts, for both.
     """
     trace, n = kernel.trace, kernel.trace.tiling.split_k
     if n == 1:
@@ -206,7 +206,7 @@ def not_waited_for(steps: NDArray[Any], flags: tuple[int, int]) -> tuple[Wait, .
 
 
 def end_of(schedule: CollectiveSchedule, line: int) -> int:
-    """Return the first granule behind everything that *schedule* reads or stores."""
+    """Return the first granule after everything that *schedule* reads or stores."""
     return _end_of(Identical(schedule), line)
 
 
@@ -230,7 +230,7 @@ def total(
     after: Sequence[Wait] = (),
     **more: Any,
 ) -> Moves:
-    """Return a kernel that adds up *n* arrays, one behind the other, and stores the sum.
+    """Return a kernel that adds up *n* contiguous arrays and stores the sum.
 
     *pieces*: what of the arrays is added up, each from a granule on, so many; None: all of them.
     """

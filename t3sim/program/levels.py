@@ -49,7 +49,7 @@ class _Levels:
     def scatter(self, data: Buffer, to: Buffer) -> list[Signals]:
         """Reduce the own block over the node, chunk by chunk to *to*, the own one last; return signals of each piece.
 
-        *data* has room for what arrives behind the input: the block of each other GPU.
+        *data* has room for what arrives, after the input: the block of each other GPU.
         """
         n, g, c = self.nodes, self.gpus, self.c
         arrived, summed = self.signals("parts have arrived"), self.signals("sums of the node", n)
@@ -145,7 +145,7 @@ def levels_program(op: Operator, rank: int, collective: Op) -> Program:
     """Return *collective* of an array of n chunks as *rank* runs it; see the module."""
     of, n, g, c = _Levels(op, collective), op.ranks.n_nodes, op.ranks.per_node, op.chunk_granules
     memory, is_scatter, is_gather = of.memory, collective == "reduce-scatter", collective == "all-gather"
-    room = 0 if is_gather else (g - 1) * n if g > 1 else n - 1  # for what arrives behind the input
+    room = 0 if is_gather else (g - 1) * n if g > 1 else n - 1  # for what arrives, after the input
     data = memory.buffer("data", (1 if is_gather else op.n + room) * c)
     output = memory.buffer("output", (1 if is_scatter else op.n) * c)
     ready = None

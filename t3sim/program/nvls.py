@@ -152,7 +152,7 @@ def _to_all(of: _Channels, there: Buffer, start: int) -> Step:
 def _scatter(of: _Channels, memory: Memory, data: Buffer, staged: Buffer) -> tuple[Moves, Signals]:
     """Return the role that copies the input to the staging buffer, and signals: n once a piece is there on all GPUs.
 
-    The flag of a piece goes to the GPU that reduces the chunk, behind the copy.
+    The flag of a piece goes to the GPU that reduces the chunk, after the copy.
     """
     op, n, c = of.op, of.op.n, of.op.chunk_granules
     flags = memory.buffer("flags", n * len(of.pieces) * op.line)

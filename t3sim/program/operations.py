@@ -88,7 +88,7 @@ class Buffer:
 
     @property
     def stop(self) -> int:
-        """Return the first granule behind it."""
+        """Return the first granule after it."""
         return self.first + self.n_granules
 
 
@@ -267,7 +267,7 @@ class Gemm(OnComputeUnits):
     What it makes is chunk (rank + first_chunk + p) mod n of the output for chunk p of the trace, whose tiles are those
     from ``first_tile`` on there; only checks read this.
     Row i of A is ``n_slices * line`` granules from ``a + i * n_slices * line`` on, B lies likewise by columns; of a
-    grouped GEMM (``workload.grouped``) the B of its groups lie one behind the other.
+    grouped GEMM (``workload.grouped``) the B of its groups are contiguous.
     """
 
     kind: ClassVar[str] = "gemm"
@@ -435,12 +435,12 @@ class Program:
 
     @property
     def n_granules(self) -> int:
-        """Return the first granule behind all buffers."""
+        """Return the first granule after all buffers."""
         return max((buffer.stop for buffer in self.buffers), default=0)
 
     def stores_operands(self) -> bool:
         """Return whether operations store operands of a GEMM, here or (if all ranks run one program) from elsewhere."""
-        stored = [np.zeros((2, 0), np.int64)]  # first granule and first one behind
+        stored = [np.zeros((2, 0), np.int64)]  # first granule and first one after it
         for one in self.operations:
             if isinstance(one, Moves):
                 steps = one.steps.reshape(-1)
@@ -468,14 +468,14 @@ class Program:
 
 @dataclass
 class Memory:
-    """Gives out places: buffers one behind the other, each on a channel stripe, and signals."""
+    """Assigns places: contiguous buffers, each on a channel stripe, and signals."""
 
     stripe: int = 1  # granules
     buffers: list[Buffer] = field(default_factory=list)
     signals: list[Signals] = field(default_factory=list)
 
     def buffer(self, name: str, n_granules: int, *, is_on_stripe: bool = True) -> Buffer:
-        """Return a new buffer; on the next stripe, or right behind the one before."""
+        """Return a new buffer; on the next stripe, or right after the one before."""
         first = max((buffer.stop for buffer in self.buffers), default=0)
         if is_on_stripe:
             first = -(-first // self.stripe) * self.stripe

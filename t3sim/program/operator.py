@@ -23,7 +23,7 @@ Collective = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all",
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """A GEMM whose output is reduced and scattered, with the all-gather behind it (a sublayer); or one collective.
+    """A GEMM whose output is reduced and scattered, with the all-gather after it (a sublayer); or one collective.
 
     In the frame of a rank: chunk p of ``trace`` is chunk (rank + p) mod n of the output, and belongs to rank
     (rank + p + 1) mod n.  So a rank makes the rows of the next one first and its own last (T3 section 4.4).
@@ -120,7 +120,7 @@ class Operator:
         return None if self.owned is self.tiles else self.owned
 
     def with_equal_rows(self) -> Operator:
-        """Return the same operator with rows of zeros behind the others, until all ranks own equally many.
+        """Return the same operator with rows of zeros after the others, until all ranks own equally many.
 
         PyTorch's reduce-scatters and Flux take no other numbers of rows; vLLM adds tokens like this when it runs with
         sequence parallelism. Itself, if they do so already, or if it is one collective.

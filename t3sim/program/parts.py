@@ -36,7 +36,7 @@ def part_of(op: Operator, role: str, name: str, program_of: ProgramOf, *, is_arb
 def fused_plan(
     op: Operator, program_of: ProgramOf, *, ordered: Operator | None = None, runs_on_one: bool = False
 ) -> Plan:
-    """Return the plan of one part, `fused`, that a policy arbitrates, and the all-gather of its output behind it.
+    """Return the plan of one part, `fused`, that a policy arbitrates, and the all-gather of its output after it.
 
     *ordered*: what programs are made of, where it is not *op* itself.  One GPU has the GEMM only, unless the programs
     *runs_on_one* as well.
@@ -135,7 +135,7 @@ def ring_contents(
 ) -> tuple[tuple[Content, ...], tuple[Content, ...]]:
     """Return what a ring finds in memory and what it leaves there, *c* granules a chunk.
 
-    Channels leave their output behind the input, whole chunks inside it.
+    Channels leave their output after the input, whole chunks inside it.
     """
     out = n * c if has_channels else 0
     every = range(n)
@@ -150,7 +150,7 @@ def ring_contents(
 def all_reduce(
     op: Operator, memory: Memory, units: tuple[int, int]
 ) -> tuple[tuple[Moves, Moves], tuple[Content, ...], tuple[Content, ...]]:
-    """Return two kernels of one stream, and what their data are before and behind: of an array like the output.
+    """Return two kernels of one stream, and what their data are before and after: of an array like the output.
 
     The all-gather sends the chunk that the reduce-scatter leaves from where that lies; what it gathers lies apart.
     """

@@ -180,12 +180,12 @@ class Plan:
 
     @property
     def all_gather_behind(self) -> bool:
-        """Return whether the last thing of it is the all-gather, behind all else."""
+        """Return whether its last part is the all-gather, after all else."""
         last = self.tree.of[-1] if isinstance(self.tree, InOrder) and self.tree.of else self.tree
         return isinstance(last, Part) and last.role == "all_gather"
 
     def counted(self, *, with_gather: bool) -> Plan:
-        """Return what its time is: nothing for a column only, and *with_gather* an all-gather behind all else."""
+        """Return what its time is: nothing for a column only, and *with_gather* an all-gather after all else."""
         if with_gather or not self.all_gather_behind or not isinstance(self.tree, InOrder):
             return Plan(self.tree)
         return Plan(InOrder(self.tree.of[:-1]))

@@ -19,7 +19,7 @@ from t3sim.workload.tiling import output_pitch_bytes
 # which may alternate.
 ROUNDS = {6.0: 1, 1.5: 3, 1.0: 4}
 # How many more of the shorter kernels there are than last as long alone: the longer one, slowed down by them, must not
-# come to its end beside nothing.  A reduce-scatter took up to 2.95 times as long (validation/h200/two-gpus).  Those
+# end while nothing else runs.  A reduce-scatter took up to 2.95 times as long (validation/h200/two-gpus).  Those
 # that are too many are never begun.
 SPARE = 3.0
 

@@ -23,14 +23,14 @@ COMMUNICATION_UNITS = Parameter(
 
 @dataclass(frozen=True)
 class TileRing:
-    """Tiles of a GEMM, one behind the other, as many of each chunk, and the kernel that reduces and scatters them."""
+    """Tiles of a GEMM in order, as many of each chunk, and the kernel that reduces and scatters them."""
 
     kernel: Moves
     first: Ints  # granule of each tile
     pitch: Ints
     n_granules: int  # of all tiles
     reduced: Tiles  # the own ones, summed
-    padding: tuple[Content, ...]  # behind tiles of each chunk, up to a whole line: what is there before
+    padding: tuple[Content, ...]  # after tiles of each chunk, up to a whole line: what is there before
 
 
 def tile_ring(

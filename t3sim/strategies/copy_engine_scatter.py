@@ -23,7 +23,7 @@ def scatter_program(
     """Return a GEMM that counts its tiles, *chunks* copies to each other rank, and a kernel that adds up what has come.
 
     The GEMM stores past the L2, so that what is counted is in memory; its local rows go where they are reduced, or are
-    copied there behind the others.  The copies of a rank run on one of *engines* in the order in which they are made.
+    copied there after the others.  The copies of a rank run on one of *engines* in the order in which they are made.
     """
     memory, cut, rest, is_copied = op.memory(), RowChunks(op, chunks), op.n - 1, own_rows == COPIED
     kernel, size = gemm(op, memory, rank, by_owner=True), cut.size

@@ -55,7 +55,7 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
     "distfuse", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=17
 )
 def distfuse(op: Operator, params: Params) -> Plan:
-    """``communication_units`` run the all-reduce of one or two ``shots``; behind it every GPU has the whole output."""
+    """``communication_units`` run the all-reduce of one or two ``shots``; after it every GPU has the whole output."""
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
     program_of = partial(distfuse_program, units=params["communication_units"], shots=params["shots"])

@@ -31,7 +31,7 @@ def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLA
     """Return *chunks* copies of the own shard to each other rank, the next one first, during a GEMM of all rows.
 
     The barrier: before it others may still read what was gathered in the run before.  Local rows that are copied to
-    their place first have another one behind them, as in Triton-distributed, where others fetch them there.
+    their place first have another one after them, as in Triton-distributed, where others fetch them there.
     """
     memory, cut = op.memory(), RowChunks(op, chunks)
     kernel = gemm(op, memory, rank, by_owner=True)

@@ -1,6 +1,6 @@
 """Ideal overlap of a GEMM and its collective: bounds that no design beats, and the estimates published with T3.
 
-Behind a reduce-scatter the all-gather follows, as in every design whose times are compared with these; where the whole
+After a reduce-scatter the all-gather follows, as in every design whose times are compared with these; where the whole
 all-reduce is asked for, its all-gather overlaps, too.  The isolated
 GEMM and collective are simulated to be looked at; they decide the estimates only.
 """

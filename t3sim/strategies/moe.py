@@ -44,7 +44,7 @@ def stage_part(op: MoeOperator, role: str, name: str, stage: Stage) -> Part:
 
 @strategy("moe-sequential", kind="baseline", operators=("moe",), parameters={"sms": SMS})
 def moe_sequential(op: MoeOperator, params: Params) -> Plan:
-    """DeepEP's normal dispatch and combine on ``sms`` compute units, which nothing else runs beside."""
+    """DeepEP's normal dispatch and combine on ``sms`` compute units, on which nothing else runs."""
     sms = params["sms"]
     stages: tuple[tuple[str, str, Stage], ...] = (
         ("dispatch", "dispatch", lambda layer: layer.dispatch(sms)),

@@ -2,7 +2,7 @@
 
 The epilogue stores a tile in the own memory and a flag at its owner.  When that has the flags of all ranks, it loads
 the sum of the tile from the switch (``multimem.ld_reduce``) and keeps it, or stores it at all GPUs (``multimem.st``).
-Kernels of vLLM and FlashInfer do this in warps beside those of the GEMM, of FlagTree and ThunderKittens on SMs of their
+Kernels of vLLM and FlashInfer do this in warps on the units of the GEMM, of FlagTree and ThunderKittens on SMs of their
 own.  Owners take whole tiles here, in turn; kernels that cut each tile into a part for every rank move as much.
 """
 

@@ -1,7 +1,7 @@
 """All-gather by multicast stores, concurrent with the GEMM (ThunderKittens; PyTorch's `multimem` all-gather).
 
 Compute units of their own store the rows of the rank at all GPUs at once (``multimem.st``), chunk by chunk, with a flag
-at each GPU behind every chunk; a tile waits for the flags of its rows.
+at each GPU after every chunk; a tile waits for the flags of its rows.
 """
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ def multimem_ag_program(op: Operator, rank: int, chunks: int, units: int) -> Pro
     """Return the multicast stores of the local rows and a GEMM of all rows, the own ones first.
 
     The barrier: before it others may still read what was gathered in the run before.  A multicast store reaches its
-    sender too, where it goes behind the gathered rows: the own ones are there already.
+    sender too, where it goes after the gathered rows: the local rows are there already.
     """
     memory, cut, n, every = op.memory(), RowChunks(op, chunks), op.n, op.machine.gpu.n_compute_units
     kernel = gemm(op, memory, rank, units=(0, every - units), by_owner=True)

@@ -25,7 +25,7 @@ from t3sim.strategies.t3 import OF, exchange_plan
 KERNEL, TRIGGERED = range(2)
 ALL_GATHER = Parameter(
     "kernel", words={"kernel": KERNEL, "triggered": TRIGGERED}, has_numbers=False,
-    meaning="All-gather behind the reduce-scatter: `kernel`, by compute units when the GEMM has ended; `triggered`, by"
+    meaning="All-gather after the reduce-scatter: `kernel`, by compute units when the GEMM has ended; `triggered`, by"
             " DMA commands, each of which a complete tile starts.",
 )  # fmt: skip
 

@@ -57,7 +57,7 @@ def gemm_seconds(gemm: GemmShape, n_gemms: float, workload: WorkloadSpec, machin
 
 
 def operator_seconds(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> float:
-    """Return the time of an operator, behind the launch of its kernel."""
+    """Return the time of an operator after the launch of its kernel."""
     return max(operator_parts(operator, workload, machine)) + machine.gpu.kernel_launch * 1e-12
 
 

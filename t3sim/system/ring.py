@@ -170,7 +170,7 @@ class RingMachine(Machine):
         The caches of a core hold the device that it has advanced, and another one costs half a window more.  So a
         thread stays with a device as long as that may go on.  Then it takes one behind a device that is on its way, the
         one that may go furthest of these or of all, the first of several: N devices of a ring on T threads come to go
-        on for nearly N windows each, threads behind each other.  With a thread for each device each has its own.
+        on for nearly N windows each, threads one after the other.  With a thread for each device each has its own.
         """
         last = self._last[thread]
         if last is not None and self._room(last) > 0:
@@ -238,7 +238,7 @@ def window_of(cores: Sequence[GpuCore], quantum_ps: int | None) -> int:
     """Return the ticks of a window: what is sent in one arrives after the next one has begun.
 
     That is the shortest latency, or the quantum if that is shorter, in whole issue slots.  If slots differ, a GPU may
-    be up to a slot behind the end of its window, so the latency must be longer by that.
+    be up to a slot after the end of its window, so the latency must be longer by that.
     """
     quanta = [quantum_of(core, quantum_ps) for core in cores]
     quantum, latency = min(quantum for quantum, _ in quanta), min(latency for _, latency in quanta)

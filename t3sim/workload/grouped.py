@@ -36,7 +36,7 @@ def grouped_trace(rows: Sequence[int], gemm: GemmShape, tiling: TilingSpec) -> T
     if tiling.split_k > 1:
         raise ValueError(f"tiling.split_k is {tiling.split_k}: kernels of grouped GEMMs do not split k")
     if tiling.column_major:
-        raise ValueError("tiling.column_major: a grouped GEMM has the rows of its groups one behind the other")
+        raise ValueError("tiling.column_major: a grouped GEMM has the rows of its groups in order")
     if not any(rows):
         raise ValueError("a grouped GEMM needs at least one row")
     height, width = tiling.workgroup_tile

@@ -6,7 +6,7 @@ a full one.  A tile of *r* x *c* costs a compute unit, for each element of k, *r
 (``load_cost``).  So many waves times this is the length of the schedule; the kernel with the shortest is chosen.
 
 A library may split k as often as compute units are left for the panels: each takes its share of the slices, and the
-schedule has the kernel behind it that adds up the partial sums (``partial_sums``).  Without that k plays no part.
+schedule includes the kernel after it that adds up the partial sums (``partial_sums``).  Without that k plays no part.
 
 Leaves out the cost of storing a tile.  Pinned by ``tests/workload/test_kernel_choice.py``.
 """

@@ -200,7 +200,7 @@ class _Outline:
         return self.link_free_at
 
     def _until_sent(self) -> int:
-        """Return how long it takes until all that is on the link has left: what follows comes behind it."""
+        """Return how long it takes until all that is on the link has left: what follows is queued."""
         return max(self.link_free_at - self._now, 0)
 
     def _has_room_at(self) -> int:

@@ -85,7 +85,7 @@ def test_what_a_collective_was_may_stand_with_its_operator() -> None:
 @pytest.mark.parametrize(
     ("events", "why"),
     [
-        ([*matmul(1, 100, 40), kernel(2, 120, 5, 20)], "beside another kernel or copy"),
+        ([*matmul(1, 100, 40), kernel(2, 120, 5, 20)], "concurrent with another kernel or copy"),
         ([operator(1, "aten::mm", [[4, 4], [4, 4]], ["float"] * 2), kernel(1, 1, 1)], "not of FP16 or BF16"),
         ([operator(1, "aten::bmm", [[2, 4, 4], [2, 4, 4]], HALF), kernel(1, 1, 1)], "GEMM of a batch"),
         ([operator(1, "aten::mm", None, None), kernel(1, 1, 1)], "record_shapes=True"),  # type: ignore[arg-type]

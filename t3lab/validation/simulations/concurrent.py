@@ -33,10 +33,10 @@ from t3sim.system.simulate import operator_of, parts_for, plan_for
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import make_tile_trace
 
-HALF = 8 << 30  # bytes of memory that streams read; what they write lies behind
-PIECE = 64 << 10  # that a unit streams before it goes on behind the pieces of the others
+HALF = 8 << 30  # bytes of memory that streams read; what they write lies above
+PIECE = 64 << 10  # that a unit streams before it skips the pieces of the others
 SETTLE = 10_000_000  # warm-up time of the background streams, ps
-SLOWEST = 4  # times as long as with what is expected of an idle machine may it take beside others
+SLOWEST = 4  # times the time that is expected of an idle machine may it take with others
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class MemoryContention(Simulation):
 
 @dataclass(frozen=True)
 class SideBySide(Simulation):
-    """A GEMM and the reduce-scatter of its output, each again and again beside the other.
+    """A GEMM and the reduce-scatter of its output, each repeated during the other.
 
     ``gemm_share``: the loop of GEMMs lasts so much of that of reduce-scatters, by their times alone, and the rest of
     the latter runs alone; None: each is timed while the other one runs throughout.
@@ -150,7 +150,7 @@ class SideBySide(Simulation):
 
 @dataclass(frozen=True)
 class Overlapped(Simulation):
-    """A GEMM and its collective as *strategy* overlaps them, without an all-gather of the output behind them.
+    """A GEMM and its collective as *strategy* overlaps them, without an all-gather of the output after them.
 
     *params*: those of its parameters that are given.  The kernels of the GEMM, and of its pieces, are those that
     *kernels* have for them.

@@ -14,7 +14,7 @@ NONE = -1
 OP_KIND, OP_ISSUED, OP_LAUNCH, OP_AFTER, OP_AFTER_STOP, OP_UNTIL, OP_UNTIL_STOP, OP_POST, OP_POST_STOP = range(9)
 OP_FIRST, OP_N, OP_TIME, OP_OVERHEAD, OP_RESOURCE = range(9, 14)
 OP_TURNS, OP_MULTIPLY, OP_OF_TILE, OP_EPILOGUE, OP_OPERANDS, OP_RANK, OP_TILE, OP_LEFT = range(14, 22)
-OP_ROWS, OP_WAITER = OP_TURNS, OP_OVERHEAD  # of a ring, how many steps a channel has; of a GEMM, the process behind it
+OP_ROWS, OP_WAITER = OP_TURNS, OP_OVERHEAD  # of a ring, how many steps a channel has; of a GEMM, the process after it
 OP_A, OP_B, OP_A_FITS, OP_B_FITS, OP_LOADS = range(22, 27)  # operands, whether the L2 keeps them, times of four cases
 OP_COLUMNS = 30
 GEMM, BARRIER, LOCAL, COPIES, RING = range(5)
@@ -92,7 +92,7 @@ def push(state, heap, delay, first, kind, a, b):
 
 @kernel
 def pop(state, heap):
-    """Move the first event behind all others."""
+    """Move the first event after all others."""
     n = state[N_EVENTS] - 1
     state[N_EVENTS] = n
     swap(heap, 0, n)
@@ -181,7 +181,7 @@ def request(state, heap, procs, resources, r, p, at):
 
 @kernel
 def enqueue(procs, queues, q, p):
-    """Put process *p* behind those that wait in a queue."""
+    """Put process *p* at the end of a queue."""
     procs[p, P_NEXT] = NONE
     if queues[q, HEAD] == NONE:
         queues[q, HEAD] = p
@@ -199,13 +199,13 @@ def release(state, heap, resources, r):
 
 @kernel
 def until_sent(state):
-    """Return how long it takes until all that is on the link has left: what follows comes behind it."""
+    """Return how long it takes until all that is on the link has left: what follows is queued."""
     return max(state[LINK_FREE_AT] - state[NOW], 0)
 
 
 @kernel
 def send(state, duration):
-    """Put what takes *duration* on the link behind all that is there."""
+    """Queue what takes *duration* on the link."""
     state[LINK_FREE_AT] = max(state[LINK_FREE_AT], state[NOW]) + duration
 
 

@@ -144,7 +144,7 @@ class CarriedProgram:
     def turns_of(self, m: int, a: Ints, kinds: Ints, items: Ints) -> Ints:
         """Return the turn of each command of a batch, all of one turn being on different places *a*.
 
-        A command comes behind those before it on its place, and the store of a sum behind the reads for it.
+        A command comes after those before it on its place, and the store of a sum after the reads for it.
         """
         rank = before = occurrence(a)
         is_read, is_kept = ((kinds == kind) & (items >= 0) for kind in (codes.COLLECTIVE_READ, codes.COLLECTIVE_WRITE))

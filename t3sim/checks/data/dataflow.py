@@ -36,7 +36,7 @@ FLAGS = -1  # instead of an item: granules of flags
 
 
 def units_of(program: Program, moves: Moves, machine: MachineSpec) -> range:
-    """Return the units, engines behind compute units, that a kernel may run on."""
+    """Return the units that a kernel may run on, numbered with engines after compute units."""
     n = machine.gpu.n_compute_units
     if is_of_commands(moves):
         before = itertools.takewhile(lambda one: one is not moves, program.operations)
@@ -238,7 +238,7 @@ class Dataflow:
     def key(self, signal: Any, distance: Any, there: Ints) -> Ints:
         """Return what tells a granule that is sent: the signal that it posts, and where; -1 of nowhere.
 
-        *there* is a place, or, behind all places, a granule that a GEMM makes there.
+        *there* is a place, or, numbered after all places, a granule that a GEMM makes there.
         """
         n_there = self._map.size + self.n_made
         wire = (np.asarray(signal, np.int64) + 1) * self.program.n + distance % self.program.n

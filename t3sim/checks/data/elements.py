@@ -3,7 +3,7 @@
 An *element* is a granule of what a program is about: of a chunk that its contents name, or of a tile of a GEMM.  It has
 one name on all ranks.  Each rank has a *part* of it: random whole numbers, or what its GEMM makes there.
 
-Behind the numbers of a granule stand who contributed (four bits for each rank: how often) and the names of all that
+The numbers of a granule are followed by its contributors (four bits for each rank: how often) and the names of all that
 was added up, as a sum.  So they are stored, sent and added as the numbers are.
 """
 
@@ -24,7 +24,7 @@ from t3sim.program.verify.tiles import HALVES, output_granule, parts_of_granule
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 MAX_RANKS = 16  # contributors are kept in 64 bits
-GIVERS, NAMES = -2, -1  # behind the numbers of a granule
+GIVERS, NAMES = -2, -1  # after the numbers of a granule
 BITS = 4  # of a rank, in GIVERS
 BAD = -99  # what a place that is none holds
 

@@ -114,7 +114,7 @@ def load_experiment(
 
     *source* is a file, the name of a shipped experiment, or a mapping with what would stand in a file; paths in a
     mapping are relative to the current folder.
-    *overrides* are texts ``key=value`` as behind ``-s``, or a mapping: ``{"workload.tp": 16}``.
+    *overrides* are texts ``key=value`` as after ``-s``, or a mapping: ``{"workload.tp": 16}``.
 
     Values that are legal but do not fit together refuse the points that have them; the others are planned.
     Raises ConfigError with all problems at once, also if every point is refused, or InputDataError if the only

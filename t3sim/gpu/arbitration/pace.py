@@ -1,7 +1,7 @@
 """Pace: compute has priority until it is a stage ahead of the link, then communication has it.
 
 A delay of communication costs nothing while the link has data to send, and a delay of the GEMM costs nothing while the
-link still has a stage of its output to send.  So the one that is behind has priority: the GEMM, whose stores come in
+link still has a stage of its output to send.  So the slower one has priority: the GEMM, whose stores come in
 bursts at the end of each stage, until it has finished a stage more than the link has sent; then communication, until
 the link has caught up.  There is no threshold on the DRAM queue, and nothing is measured beforehand
 (docs/arbitration.md).
@@ -65,6 +65,6 @@ def keep_pace(channel: ChannelView, now: int, lead: int, starvation_limit: int, 
 
 @policy("pace", PARAMETERS)
 def pick_stream(channel: ChannelView, now: int) -> int:
-    """Serve compute first; communication first if it is behind or has starved."""
+    """Serve compute first; communication first if it lags or has starved."""
     params = channel.policy_params
     return keep_pace(channel, now, params[LEAD], params[STARVATION_LIMIT], NEVER)

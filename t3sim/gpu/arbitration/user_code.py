@@ -84,7 +84,7 @@ def catch_errors() -> None:
 
 
 def raise_errors(pick_stream: PickStream) -> None:
-    """Raise ``PluginError`` if *pick_stream*, or a policy that runs beside it, has raised something."""
+    """Raise ``PluginError`` if *pick_stream*, or a policy that runs at the same time, has raised an error."""
     if _raised:
         error = _raised.pop()
         raise PluginError.of(error, "the policy", home_of(pick_stream)) from error

@@ -1,7 +1,7 @@
 """Static checks of the programs of all ranks, before anything is simulated; for a user's own programs too.
 
 ``form``: operations name places, signals and workgroups that there are.  ``waits``: every wait ends, and the tracker
-counts as many updates as come.  ``races``: every access is ordered behind those that it must not overtake.  ``sums``:
+counts as many updates as come.  ``races``: every access is ordered after those that it must not overtake.  ``sums``:
 the output holds exactly the contributions that it has to, on the rank that owns it.
 """
 

@@ -484,12 +484,12 @@ class Following:
                 self._compare(found, expected, place, f"output of {self.words.rank(r)}:")
 
     def note_races(self) -> None:
-        """Note accesses that nothing orders behind earlier ones."""
+        """Note accesses that nothing orders after earlier ones."""
         for m, memory in enumerate(self.memories):
             for breach in memory.breaches:
                 earlier, later = (self.words.actor(m, code) for code in (breach.earlier, breach.later))
                 where = f"{breach.what} {self.words.granule(breach.granule)} of {self.words.rank(m)}"
-                message = f"{later} {where}, and nothing orders it behind {earlier}, which accesses it too"
+                message = f"{later} {where}, and nothing orders it after {earlier}, which accesses it too"
                 self.findings.add("races", message)
 
     def _givers(self, bits: int) -> str:

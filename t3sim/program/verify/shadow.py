@@ -2,8 +2,8 @@
 
 Each granule holds the name of an element (chunk and offset, in the frame of its GPU) and the ranks whose contributions
 have been added up in it.  The contribution of a GPU whose GEMM splits k comes in parts: with the last one it is there.
-Beside that it remembers who stored, updated and read it last, so that an access that nothing
-orders behind an earlier one is noticed (as FastTrack does for threads; Flanagan and Freund, PLDI 2009).
+It also remembers who stored, updated and read it last, so that an access that nothing
+orders after an earlier one is noticed (as FastTrack does for threads; Flanagan and Freund, PLDI 2009).
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Access(NamedTuple):
 
 
 class Breach(NamedTuple):
-    """An access that nothing orders behind an earlier one."""
+    """An access that nothing orders after an earlier one."""
 
     earlier: int  # codes
     later: int
@@ -51,7 +51,7 @@ class Frames:
     def __init__(self, ranks: Ranks, chunk_size: int, n_parts: int = 0, n_choices: int = 0) -> None:
         """*chunk_size* is more than the offsets inside a chunk.
 
-        *n_parts* of a contribution have a bit each, and behind them *n_choices* of a token (``operations.Rows``).
+        *n_parts* of a contribution have a bit each, followed by *n_choices* of a token (``operations.Rows``).
         """
         self.of_all, self.n, self.chunk_size, self.n_parts = ranks, ranks.n, chunk_size, n_parts
         n = ranks.n
@@ -209,7 +209,7 @@ class Shadow:
                 return
 
     def _mark(self, layers: list[NDArray[Any]], place: Place, access: Access) -> None:
-        """Remember *access*, beside those at the same places that need not have happened before it."""
+        """Remember *access*, besides those at the same places that need not have happened before it."""
         for marks in layers:
             codes = marks[place]
             is_free = self._knows(access, codes)

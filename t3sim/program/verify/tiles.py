@@ -68,7 +68,7 @@ class TileState:
     def stored(self, frames: Frames, workgroups: Ints, inside: Ints) -> Value:
         """Return granules as they are stored, by their number *inside* tiles: partial sums, if k is split.
 
-        These are twice as wide: the elements of a line of the output fill two, one behind the other.
+        These are twice as wide: the elements of a line of the output fill two consecutive ones.
         """
         if self.n_parts == 1:
             return self.value(frames, workgroups, inside)
