@@ -21,7 +21,7 @@ LARGEST = (1 << 60) - 1  # value of a parameter; the kernel's NEVER is above it
 class Parameter:
     """A parameter that an entry declares: a whole number, or one of a few words that stand for one.
 
-    ``schemes_of``: kinds of operator for which its values are ways of their own, which advice tells apart by name; with
+    ``schemes_of``: kinds of operator for which advice treats its values as separate schemes; with
     others it has no effect.
 
     Raises ``ValueError`` for a default that is not a value of the parameter.

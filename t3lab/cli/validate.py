@@ -235,7 +235,7 @@ def is_named_after(machine: str, device: str) -> bool:
 
 
 def say_what_is_assumed(assumed: Sequence[str], refused: Sequence[str], points: Sequence[Point]) -> None:
-    """Tell the user what the files do not say, each with what it is taken for, what was refused and not simulated."""
+    """Print what the files do not state, with what is assumed, and what was refused or not simulated."""
     from t3lab.measurements.foreign import LEFT_OUT
 
     by_reason = Counter(point.reason for point in points if not point.terms)

@@ -27,7 +27,7 @@ from t3sim.errors import EnvironmentFailure
 PATIENCE_NS = 5_000_000_000  # a gate opens by itself then: a host that died must not leave a GPU waiting
 MAX_HELD = 128  # repetitions queued behind a gate: a stream holds up the host at about 1024 entries, several for each
 # Between groups of GEMMs, some 20 ms each: after 40 ms of GEMM after GEMM the power limit acts, and all is slower
-# (validation/h200-clocks-in-loops.csv).  So long a rest was tried, and the first group and the last one agree then.
+# (validation/h200-clocks-in-loops.csv).  After a rest of this length the first and the last group agree.
 REST_S = 0.06
 HOST_US = 30.0  # what queueing a repetition may cost the host on each GPU; shorter work is only queued behind the gate
 ROTATED_SETS = 3

@@ -52,7 +52,7 @@ def provenance(lab: Lab, effort: Effort, sessions: int) -> dict[str, Any]:
             "group_us": effort.group_us,
             "data": "FP16, random, inputs rotated so that none is in the L2 when its turn comes",
             "time": "between device events, queued behind a gate; a sample is the mean of one group, maximum over GPUs",
-            "beside": "of a loop concurrent with another one the first repetition is not timed; the GPUs rest before each group",
+            "beside": "the first repetition of a concurrent loop is not timed; the GPUs rest before each group",
         },
         # Of an unknown device, limits above every device with its own SMs and L2.
         "peaks": asdict(KNOWN_PEAKS.get(device) or replace(ANY_DEVICE, sms=lab.n_sms, l2_bytes=lab.l2_bytes)),

@@ -27,7 +27,7 @@ MEMORY_CHAINS = tuple(size * MIB for size in (256, 1024, 4096, 8192))
 ADD = "add (2 reads, 1 write)"
 CONTENTION_PROBES = {("load", 1): 16 << 10, ("read", 1): MIB, ("copy", 1): MIB, ("copy", 24): MIB}  # bytes of each SM
 MAX_PROBED = 20 * 24 * MIB  # bytes that the SMs of a probe go through before they come to the same again
-CONTENTION_STREAMS = {  # on so many other SMs
+CONTENTION_STREAMS = {  # on this number of other SMs
     "nothing": (0,), "read": (10, 30, 50, 100), "write": (10, 20, 30, 40, 50, 100), "copy": (10, 30, 50, 100),
 }  # fmt: skip
 CONTENTION_BYTES = 2048 * MIB  # that they stream over

@@ -372,7 +372,7 @@ def sequential(lab: Lab) -> Rows:
 def contention(lab: Lab, channels: str, shapes: Sequence[Shape], sms: Sequence[int] | None = None) -> Rows:
     """GEMM and reduce-scatter looped on two streams of each GPU: each alone, and each while the other one runs.
 
-    *sms*: each GEMM in a green context of so many SMs of its GPU; counts that the driver has none for are left out.
+    *sms*: each GEMM in a green context of a number of SMs; numbers that the driver does not support are left out.
     """
     others = lab.new_streams()
     ring = Nccl(lab, others)

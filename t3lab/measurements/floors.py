@@ -51,7 +51,7 @@ def gemm_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
 
 
 def over_links(n_bytes: float, peaks: Peaks) -> tuple[float, str]:
-    """Return the least time of so many bytes over the links of a GPU."""
+    """Return the least time of *n_bytes* over the links of a GPU."""
     least = n_bytes / peaks.link_gbps / 1e3
     return least, f"at {peaks.link_gbps:.0f} GB/s it takes {least:.2f} us"
 

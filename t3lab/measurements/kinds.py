@@ -259,7 +259,7 @@ _ALL = (
         _count("burst_bytes", "B", "of each workgroup"),
         _time("issued_ns", "until a workgroup had issued its last store: median", issue_floor),
         _time("all_issued_ns", "until the last workgroup had", issue_floor),
-        _time("time_ns", "until a fence told the last workgroup that all had arrived", burst_floor),
+        _time("time_ns", "until a fence of the last workgroup had returned", burst_floor),
         _time("min_ns", "fastest launch"),
         _time("max_ns", "slowest launch"),
     ),

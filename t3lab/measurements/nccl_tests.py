@@ -278,7 +278,9 @@ def _fitting(
     found: dict[tuple[str, int], int] = {}
     for name in names:
         for n in counts:
-            if name not in COLLECTIVES and len(counts) == 1:  # several have the same factor, so bandwidths do not tell
+            if (
+                name not in COLLECTIVES and len(counts) == 1
+            ):  # several have the same factor, so bandwidths do not distinguish them
                 found[name, n] = len(bandwidths)
             elif n > 1:
                 found[name, n] = sum(_fits(name, n, alg, bus, error) for alg, bus in bandwidths)
@@ -292,7 +294,7 @@ def _bandwidths(results: Iterable[Result]) -> Bandwidths:
 
 
 def _fits(collective: str, gpus: int, alg: float, bus: float, error: float) -> bool:
-    """Whether a bus bandwidth is what so many GPUs make of that of the algorithm, each rounded by up to *error*."""
+    """Whether a bus bandwidth follows from that of the algorithm, each rounded by up to *error*."""
     factor = ring_bytes(collective, gpus, 1.0)
     return math.isclose(bus, factor * alg, rel_tol=1e-4, abs_tol=error * (1 + factor))
 

@@ -108,7 +108,7 @@ def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
 
 
 def _labels(points: pd.DataFrame, column: str) -> pd.Series:
-    """Return for each point what tells it apart in *column*; the rarest are taken together."""
+    """Return the value of *column* of each point; the rarest values are taken together."""
     if column == "file":
         parents = points[column].map(lambda name: PurePosixPath(name).parent.as_posix())
         return parents.replace(".", "four GPUs' host")

@@ -55,7 +55,7 @@ _LEFT_OUT_IF_EMPTY = ("errors-held-out", "errors-all", "winners", "reasons")
 def write_report(folder: Path, validation: Validation, n_processes: int = 1) -> list[Path]:
     """Write page, Markdown, ``winners.csv`` if there are any, and figures into *folder*; return the files.
 
-    So many processes draw the figures.
+    Number of processes that draw the figures.
     """
     plots = plots_of(validation)
     with pictures_of(plots, n_processes) as drawn:

@@ -82,7 +82,7 @@ GROUPS = {  # of points that are simulated: the protocol of rings, or the kind
 def _what(point: Point) -> str:
     """Return the protocol that a ring on its own takes, or the kind of another point.
 
-    GEMMs of loops that were over before the power limit acted are none of those that tell the sustained clock.
+    GEMMs of loops that were over before the power limit acted do not determine the sustained clock.
     """
     if point.kind not in {"collectives", LIMITED}:
         is_short = point.kind == "gemm" and point.operating_point.startswith("boost")
@@ -244,7 +244,7 @@ class Fit:
         return math.sqrt(statistics.fmean(error * error for error in errors))
 
     def search(self, machine: MachineSpec, parameters: Sequence[Parameter]) -> tuple[MachineSpec, list[Fitted]]:
-        """Return *machine* with the best numbers found by moving one at a time along its grid, and the others after it."""
+        """Return *machine* with the best numbers found by moving one after the other along its grid."""
         start, before = machine, self.error(machine)
         step = FIRST_STEP
         while step and before > 0:
@@ -283,7 +283,7 @@ class Fit:
         return machine
 
     def _neighbour(self, machine: MachineSpec, parameter: Parameter, places: int) -> MachineSpec | None:
-        """Return *machine* with *parameter* moved by so many places of its grid; None beyond its ends."""
+        """Return *machine* with *parameter* moved by a number of places of its grid; None beyond its ends."""
         grid, value = parameter.grid, value_at(machine, parameter.path)
         place = min(range(len(grid)), key=lambda i: abs(grid[i] - value)) + places
         return with_value(machine, parameter.path, grid[place]) if 0 <= place < len(grid) else None

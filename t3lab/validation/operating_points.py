@@ -71,7 +71,7 @@ def _decided(
 
 
 def _by_length(busy_ms: float, machine: MachineSpec) -> OperatingPoint:
-    """Return the operating point of a loop that keeps the GPU busy for so long without an idle interval."""
+    """Return the operating point of a loop that keeps the GPU busy for this time without an idle interval."""
     points = machine.gpu.operating_points
     delay_ms = 0.0 if points is None else points.power_limit_delay / 1e9
     return "boost" if busy_ms < DELAYS_OF_A_SHORT_LOOP * delay_ms else "sustained"

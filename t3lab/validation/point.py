@@ -71,7 +71,7 @@ class Point:
 
 
 def key_names(kind: Kind) -> list[str]:
-    """Return the columns that tell points of a kind apart: a timeline is one point, whatever its workgroups."""
+    """Return the columns that distinguish points of a kind: a timeline is one point, whatever its workgroups."""
     return [column.name for column in (*kind.columns, *kind.optional) if column.key and column.name != "wg"]
 
 

@@ -99,7 +99,7 @@ def _main_loop_s(shape: GemmShape, tiling: TilingSpec, recorded: Sequence[Timeli
             return timeline.main_loop_s(gpus), "its main loops that follow no stores to other GPUs"
     slices = [slices_of(timeline.shape, tiling) for timeline in recorded]
     if len(set(slices)) < 2:
-        raise NotSimulatedError("too few recorded tiles to tell how long its main loop is")
+        raise NotSimulatedError("too few recorded tiles to determine the length of its main loop")
     line = np.polyfit(slices, [timeline.main_loop_s(gpus) for timeline in recorded], 1)
     return float(np.polyval(line, slices_of(shape, tiling))), "the line through recorded main loops"
 

@@ -1,4 +1,4 @@
-"""What is asked: the GEMMs of a model's layer at several sizes, or those of an experiment file."""
+"""Cases of a search: the GEMMs of a model's layer at several sizes, or those of an experiment file."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def fastest(best: Best) -> str:
 
 
 def neighbours(sizes: Sequence[Size], rows: int) -> list[Size]:
-    """Return the nearest searched sizes on both sides of so many *rows*, or on the one side where there are any."""
+    """Return the nearest searched sizes on both sides of *rows*, or on the one side where there are any."""
     known = [size for size in sizes if size.is_searched]
     below = max((size for size in known if size.rows < rows), key=lambda size: size.rows, default=None)
     above = min((size for size in known if size.rows > rows), key=lambda size: size.rows, default=None)

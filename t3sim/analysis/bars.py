@@ -40,7 +40,7 @@ Bars = Mapping[tuple[Case, str], Row]
 def group_bars(rows: Iterable[Row], axes: Sequence[str] = ()) -> tuple[list[Case], list[str], Bars]:
     """Return cases and series in drawing order, and the point of each bar.
 
-    A series is a strategy; where a case has several points of one strategy, what tells them apart (values of
+    A series is a strategy; where a case has several points of one strategy, what distinguishes them (values of
     *axes*, policy, threshold, compute units, or a running number) joins the name.
     """
     rows = list(rows)
@@ -61,7 +61,7 @@ def group_bars(rows: Iterable[Row], axes: Sequence[str] = ()) -> tuple[list[Case
 
 
 def _headings(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
-    """Columns that tell cases apart besides the workload: swept values of the machine rather than its long name."""
+    """Columns that distinguish cases besides the workload: swept values of the machine rather than its long name."""
     swept = varying(rows, [name for name in axes if name.startswith("machine.")])
     has_one_base = len({machine_base(row["machine"]) for row in rows}) == 1
     names = ["mode"] if swept and has_one_base else ["machine", "mode"]

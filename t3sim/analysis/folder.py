@@ -62,7 +62,7 @@ class Results:
 
     @property
     def description(self) -> str:
-        """What the experiment asks, in its author's words; may be empty."""
+        """The question of the experiment, in its author's words; may be empty."""
         return str(self.resolved.get("description") or "")
 
     @property

@@ -126,7 +126,7 @@ def _is_part(case: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _workload_without(row: Row, key: str) -> tuple[Any, ...]:
-    """What tells one workload from another, but for the axis *key* and what follows from it."""
+    """What distinguishes workloads, but for the axis *key* and what follows from it."""
     if key not in _FIXED_AXES:
         return workload_key(row)
     if row["model"] is not None:  # the shape follows from model, sublayer and TP

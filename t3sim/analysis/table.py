@@ -34,7 +34,7 @@ def workload_name(row: Row) -> str:
 
 
 def workload_key(row: Row) -> tuple[Any, ...]:
-    """What tells one workload from another."""
+    """What distinguishes workloads."""
     return tuple(row[name] for name in _WORKLOAD)
 
 
@@ -62,5 +62,5 @@ def phase_name(phase: str) -> str:
 
 
 def file_suffix(name: str, n_files: int) -> str:
-    """What tells the file about *name* from the others of a figure; nothing if it is the only one."""
+    """The part of a file name that distinguishes *name* among the files of a figure; empty if it is the only one."""
     return "" if n_files == 1 else "-" + re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")

@@ -91,7 +91,7 @@ class FollowedRun:
             raise ModelError("\n".join([head, *map(str, dram.violations[:MAX_SHOWN])]))
 
     def finish(self) -> None:
-        """Check what only the end can tell; raise ``ModelError`` if anything is wrong."""
+        """Check what is known only at the end; raise ``ModelError`` if anything is wrong."""
         self.audit.n_phases += len(self._devices)
         for d, dram in enumerate(self._drams):
             core, name = self._devices[d].core, self._devices[d].name

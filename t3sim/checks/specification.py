@@ -1,7 +1,7 @@
 """Compares the record of a machine, in ticks, with its specification, in the units of the user.
 
 The model turns clocks, rates and sizes into ticks and counts once, before time zero.  Each claim here multiplies
-back: what takes so many ticks in the record takes the stated time, moves the stated bytes, holds the stated
+back: a number of ticks in the record is the stated time, moves the stated bytes, holds the stated
 capacity (S1).  The end of a phase is the end of the last thing in it (S2).
 """
 

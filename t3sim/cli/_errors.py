@@ -68,7 +68,7 @@ def warnings_in_one_line() -> Iterator[None]:
 
 
 def report(error: BaseException, *, is_resumed: bool = False) -> int:
-    """Tell the user about *error*; return the exit code."""
+    """Print the message of *error*; return the exit code."""
     if isinstance(error, (BrokenPipeError, ReaderGoneError)):
         with suppress(OSError, ValueError, AttributeError):  # the interpreter would fail once more when it flushes
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -63,7 +63,7 @@ def sorted_records(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def points_in_words(records: Sequence[RunRecord]) -> tuple[str, dict[str, list[str]]]:
-    """Return what all points share, after a colon, and columns of what tells them apart: every swept axis.
+    """Return what all points share, after a colon, and the columns that distinguish them: every swept axis.
 
     What a case is comes first, then the strategy, then what only its overlapping depends on.
     """

@@ -1,4 +1,4 @@
-"""Simulates what a search asks for, round after round, with workers that are hired once."""
+"""Simulates what a search needs, round after round, with workers that are started once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_SAID_S = 10.0  # of one core: what is simulated in less is not announced
 
 
 class Simulator:
-    """Simulates what the search asks for; workers are hired once, when the work is worth it, and kept until the end."""
+    """Simulates what the search needs; workers are started once, when the work is worth it, and kept until the end."""
 
     def __init__(self, phases: Path, jobs: int | None, scheduler: str | None) -> None:
         """Finished phases are kept in the folder *phases*; *jobs* and *scheduler* are those of the command line."""

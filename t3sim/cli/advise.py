@@ -60,7 +60,9 @@ PARALLELISM = {"gemm-rs": "sequence", "ag-gemm": "sequence", "gemm-ar": "tensor"
 )  # fmt: skip
 @click.option("--dtype", help="Element type of the operands, like fp8 [default: what the checkpoint states].")
 @click.option("--backward", is_flag=True, help="The GEMMs of the backward pass instead of the forward pass.")
-@click.option("--host", help="How operations are issued, for strategies that ask: graph or eager [default: graph].")
+@click.option(
+    "--host", help="How operations are issued, for strategies with a parameter `host`: graph or eager [default: graph]."
+)
 @click.option("--only-today", is_flag=True, help="Do not simulate what other hardware would add.")
 @override_option
 @click.option("-o", "--output", type=PATH, help="Output folder [default: results/advice-NAME].")

@@ -97,7 +97,7 @@ def run(
         with hang_report_in(directory), progress_bar() as progress:
             outcome = sweep.run(workers, sys.argv, progress, note)
         files = dict(outcome.files)
-        with suppress(InputDataError, NotInstalledError):  # told already: nothing at all could be drawn
+        with suppress(InputDataError, NotInstalledError):  # the message is out already: nothing could be drawn
             drawn = {} if no_figures or absent else figures_of(directory, on_missing=note)
             files.update({path.name: path for paths in drawn.values() for path in paths})
         found = [] if absent else findings_of(directory)

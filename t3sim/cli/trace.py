@@ -93,7 +93,7 @@ def make(
 @click.option("--scope", metavar="NAME", help="Span of Proton, or event of iris, that marks the start of a tile.")
 @click.option("--rank", type=click.IntRange(0), metavar="N", help="GPU, if a trace of iris has several.")
 @click.option("--tp", type=click.IntRange(1), help="GPUs in the ring [default: what K was cut by].")
-@click.option("--tile", metavar="ROWS,COLUMNS", help="Workgroup tile, where the file does not tell.")
+@click.option("--tile", metavar="ROWS,COLUMNS", help="Workgroup tile, where the file does not state it.")
 @click.option("--tiling", metavar="NAME", help="Tiling of configs/kernel for what a recording does not state.")
 @output_option
 def import_(

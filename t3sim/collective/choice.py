@@ -29,7 +29,7 @@ Way = Literal["ring", "direct", "hierarchical"]
 
 
 def way_of(machine: MachineSpec, n_devices: int) -> Way:
-    """Return how the library runs collectives on so many GPUs."""
+    """Return how the library runs collectives on *n_devices* GPUs."""
     link = machine.link
     if Ranks.of(n_devices, link.gpus_per_node).n_nodes > 1:
         return "hierarchical"

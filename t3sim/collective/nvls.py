@@ -11,7 +11,7 @@ from t3sim.config.collective_kernel import NvlsSpec
 from t3sim.config.machine import MachineSpec
 
 KIB = 1 << 10
-# Largest piece of an array that is smaller than so many of these pieces at a time, on all channels.
+# Largest piece of an array that is smaller than this number of pieces on all channels.
 PIECES = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
 
 

@@ -89,7 +89,7 @@ class ModelSpec(Spec):
         description="Tokens over all sequences: the rows (M) of every GEMM."
     )
     tensor_parallel: tuple[Count, ...] = Field(
-        (), description="Tensor-parallel degrees to study. If omitted, those asked for."
+        (), description="Tensor-parallel degrees to study. If omitted, `tp` or `--tp` states them."
     )
     sequence: Annotated[Count, Unit("tokens")] | None = Field(
         None, description="Length of one sequence; only attention depends on it."

@@ -46,7 +46,7 @@ class L1Spec(Spec):
     )
 
     def left_by(self, lds: int) -> int:
-        """Return the bytes of the L1 that workgroups with so much LDS leave."""
+        """Return the bytes of the L1 that workgroups with *lds* bytes of LDS leave."""
         return self.with_lds - min((size for size in self.lds_sizes if size >= lds), default=self.with_lds)
 
 
@@ -292,15 +292,15 @@ class GpuSpec(Spec):
         return self if self.operating_points is None else self.model_copy(update={"operating_point": name})
 
     def clock_at_share(self, share: float) -> float:
-        """Return the compute clock while so large a *share* of the matrix peak is used, in hertz: decision 44."""
+        """Return the compute clock while this *share* of the matrix peak is used, in hertz: decision 44."""
         return self.compute_clock - (self.compute_clock - self.clock_of_matrices) * share
 
     def clock_at_work(self, share: float) -> float:
-        """Return the compute clock while all compute units multiply for so large a *share* of the time, in hertz."""
+        """Return the compute clock while all compute units multiply for this *share* of the time, in hertz."""
         return self.clock_at_share(1.0 if self.clock_scales_with_units else share)
 
     def at_matrix_share(self, share: float, ticks_hz: int) -> GpuSpec:
-        """Return this GPU as it is while so large a *share* of its matrix peak is used: its cycle in whole ticks."""
+        """Return this GPU while this *share* of its matrix peak is used: its cycle in whole ticks."""
         period = round(ticks_hz / self.clock_at_share(share))
         clock = {"compute_clock": round(ticks_hz / period), "operating_points": None, "operating_point": "sustained"}
         return self.model_copy(update=clock)

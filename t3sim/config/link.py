@@ -13,7 +13,7 @@ class MulticastSpec(Spec):
     """What a switch does for all GPUs at once (NVLink SHARP): stores to every GPU, loads of sums over all GPUs.
 
     A multicast store crosses the sender's egress port once, and the ingress port of every GPU.  For a load of a sum,
-    every GPU sends its own granule to the switch, and one sum crosses the ingress port of the GPU that asked.
+    every GPU sends its own granule to the switch, and one sum crosses the ingress port of the requesting GPU.
     """
 
     packet_payload: Bytes | None = Field(

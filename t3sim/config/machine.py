@@ -108,7 +108,7 @@ class MachineSpec(UniformMachineSpec):
     def at_matrix_share(
         self, share: float, of_own: Mapping[int, float] | None = None, ticks_hz: int | None = None
     ) -> MachineSpec:
-        """Return the same ring, all its GPUs as they are while so large a *share* of the matrix peak is used.
+        """Return the same ring, all its GPUs while this *share* of the matrix peak is used.
 
         *of_own* has the shares of GPUs of their own, by number; *ticks_hz* is the time of a larger ring.
         """

@@ -311,7 +311,7 @@ def _l2(machine: MachineSpec) -> Iterator[Finding]:
 
 
 def _crossing(machine: MachineSpec) -> tuple[int, str]:
-    """Cycles of a load that asks another partition of the L2, both ways, and how to name them in a sum."""
+    """Cycles of a load from another partition of the L2, both ways, and how to name them in a sum."""
     l2 = machine.gpu.l2
     if l2.n_partitions == 1:
         return 0, ""

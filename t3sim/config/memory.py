@@ -67,9 +67,9 @@ class DramQueueSpec(Spec):
 
     ``unified``: one queue of ``entries`` for reads and writes, served oldest row hit first.  ``split``: one for reads
     and one for writes, which are drained between the watermarks: as soon as no read waits, or, with ``write_age``, when
-    more than the mark wait, one has waited so long, or a read wants one of them.  Stores are then acknowledged by the
-    L2, in front of the memory.  A drain that ``write_turn`` ends leaves reads a turn of as many as their queue holds.
-    With ``read_age`` it is over, too, when a read has waited so long, unless more writes than the high mark wait.
+    more than the high mark wait, one is that old, or a read needs one of them; the L2 then acknowledges stores before
+    they reach the memory.  After a drain that ``write_turn`` ends, as many reads as their queue holds are served.  With
+    ``read_age`` a drain also ends when a read is that old, unless more writes than the high mark wait.
     """
 
     kind: Literal["unified", "split"] = Field(

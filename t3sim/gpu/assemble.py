@@ -183,7 +183,7 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
 
 
 def set_wire_time(port: Any, machine: MachineSpec, costs: tuple[int, int, int]) -> None:
-    """Let granules take so long on the wire of a port: see ``wire_time``."""
+    """Set the time of granules on the wire of a port: see ``wire_time``."""
     port.payload_cost, port.header_cost, port.scale = costs
     port.granule_cost = costs[0] + costs[1] // full_packet(machine)
 

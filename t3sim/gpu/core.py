@@ -246,7 +246,7 @@ class GpuCore:
             self.inbox = widened(self.inbox, [(self.gpu.inbox_head, self.gpu.inbox_tail)])
 
     def _make_places(self) -> None:
-        """Let the queue in front of the link hold all that others have asked for and that has not been sent."""
+        """Let the queue of the link hold all that others have requested and that has not been sent."""
         n_ports = int(self.gpu.n_ports)
         while self._n_asked_for[0] - self._dma_heads[0, :n_ports].sum() > len(self.tables.dma_queue) // n_ports:
             spans = [(int(port.dma_head), int(port.dma_tail)) for port in self.ports]
@@ -318,7 +318,7 @@ class GpuCore:
         if program.classes != self.traffic.names or not 0 <= program.inbound_class < len(program.classes):
             raise UsageError(f"traffic classes: the program has {program.classes}, the GPU {self.traffic.names}")
         gpu, self.program = self.gpu, program
-        most = 1 << (KEY_BITS + int(gpu.l2.set_bits))  # lines that the tags of the L2 tell apart
+        most = 1 << (KEY_BITS + int(gpu.l2.set_bits))  # lines that the tags of the L2 distinguish
         if program.n_granules > most * program.line:
             told, size = most * program.line * program.granule, program.n_granules * program.granule
             raise UsageError(f"program: its arrays take {size} B; the L2 tells lines of {told} B apart")

@@ -1,4 +1,4 @@
-"""The tables that accompany a GPU's record, built from the program that it is to run: their length is set by the workload."""
+"""The tables outside a GPU's record, built from the program that it is to run: the workload sets their length."""
 
 import math
 from collections import Counter
@@ -83,7 +83,7 @@ class Tables:
     per_node: int = 1  # GPUs
 
     def reached(self, ranks: Ranks) -> set[int]:
-        """Return the distances, of *ranks*, of all GPUs that the program sends to, tells or asks, and that answer."""
+        """Return the distances, of *ranks*, of all GPUs that the program sends to, signals or loads from."""
         told = self.posts["distance"]
         answers = {int(ranks.back(distance)) for distance in self.loads}
         return {*(self.sends.keys() - {0}), *told[told != 0].tolist(), *self.loads, *answers}
@@ -234,7 +234,7 @@ class TableBuilder:
         return engines.handover if is_other and engines is not None else 0
 
     def _add_barrier(self, of: Barrier) -> None:
-        """Add a barrier: tell all ranks, then wait until all have told."""
+        """Add a barrier: post to all ranks, then wait until all have posted."""
         reached = self._barriers[of.name, self._turns[of.name]]
         self._turns[of.name] += 1
         tell = tuple(Post(reached, distance) for distance in range(self.program.n))
@@ -458,7 +458,7 @@ class TableBuilder:
     # --- move kernels ----------------------------------------------------------------------------
 
     def _l1_granules(self, lds: int) -> int:
-        """Return the granules that have room in the L1 of a compute unit of which the LDS takes so much; NEVER: any number."""
+        """Return the granules that the L1 holds when the LDS takes *lds* bytes; NEVER: any number."""
         l1, l2 = self.machine.gpu.compute_unit.l1, self.machine.gpu.l2
         return codes.NEVER if l1 is None else l1.left_by(lds) // l2.line * self.program.line
 
@@ -651,7 +651,7 @@ def destinations(gemm: Gemm, *, is_translated: bool) -> tuple[Ints, Ints]:
 def spacing_of(places: Ints) -> int:
     """Return how far apart workgroups that the tracker counts are in the dispatch order, if equally far; else 1.
 
-    The bits of a workgroup's number that tell one of them from the next are not among those of the set.
+    The bits that distinguish consecutive workgroup numbers are not among those of the set.
     """
     steps = np.unique(np.diff(places))
     return int(steps[0]) if len(steps) == 1 else 1

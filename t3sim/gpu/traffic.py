@@ -11,7 +11,7 @@ from t3sim.gpu.units import codes
 class TrafficClasses:
     """Names of the classes, by number; class 0 is the one that policies call compute.
 
-    Raises ``UsageError`` for more classes than a controller can tell apart.
+    Raises ``UsageError`` for more classes than a controller can distinguish.
     """
 
     names: tuple[str, ...] = ("compute", "communication")

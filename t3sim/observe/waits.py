@@ -16,33 +16,33 @@ NOTHING_LEFT = "nothing left"
 REASONS = {
     WORKING: (
         "compute unit: a workgroup multiplies, or the path to the L2 moves its stores or the lines of a collective;"
-        " dispatcher: it hands out a workgroup; L2 bank: an access occupies it; memory channel: requests are in its"
-        " DRAM queue; DMA engine: it asks for data at its rate; link port: data are on the wire"
+        " dispatcher: it dispatches a workgroup; L2 bank: an access occupies it; memory channel: requests are in its"
+        " DRAM queue; DMA engine: it issues reads at its rate; link port: data are on the wire"
     ),
     "launch": "the kernel is being launched on this GPU (`gpu.kernel_launch`)",
     "CU slot": "compute unit: a workgroup is being launched into it; dispatcher: no compute unit has a free slot",
     "L2": (
-        "compute unit: operands are asked for or on their way and all of them hit, or a bank takes no more, or the last"
-        " stores are not acknowledged"
+        "compute unit: outstanding operand loads all hit, or the queue of a bank is full, or the last stores are not"
+        " acknowledged"
     ),
-    "DRAM queue": "compute unit, DMA engine: the memory controller of the next request has no room for it",
+    "DRAM queue": "compute unit, DMA engine: the queue of the next request's memory controller is full",
     "DRAM": (
-        "compute unit: an operand, or a load that keeps one from being asked for, missed in the L2 and is on its way,"
-        " or stores are not written; DMA engine, link port: data that were asked for are not read yet"
+        "compute unit: an outstanding operand load, or one that blocks it, missed in the L2, or stores are not written;"
+        " DMA engine, link port: outstanding reads have not returned"
     ),
     "link": (
-        "compute unit: the buffer of the link port is full; DMA engine: as much as it may read ahead is not sent;"
-        " link port: the ingress buffer of the GPU that its next granule goes to has no room"
+        "compute unit: the egress buffer is full; DMA engine: the read-ahead limit is reached; link port: the ingress"
+        " buffer of the destination of its next granule is full"
     ),
-    "DMA": "link port: the DMA engine has a triggered block, and none of its data are asked for",
+    "DMA": "link port: the DMA engine has a triggered block and has issued none of its reads",
     "dependency": (
-        "compute unit: the chunk of the neighbour is not here, or the dispatcher holds workgroups back; dispatcher:"
-        " the tracker has no place for the next workgroup; DMA engine: no block is triggered; link port: what it sends"
-        " next is not computed or received; memory channel: the tracker has no place for the next store"
+        "compute unit: the chunk of the neighbour has not arrived, or the dispatcher holds workgroups back; dispatcher:"
+        " the tracker has no entry for the next workgroup; DMA engine: no block is triggered; link port: its next data"
+        " are not computed or received; memory channel: the tracker has no entry for the next store"
     ),
     "arbitration": "memory channel: its DRAM queue is empty, and the policy holds a ready request back",
-    "no request": "L2 bank, memory channel: nothing has been asked of it, and something will be",
-    NOTHING_LEFT: "its part of the phase is over, or it has none",
+    "no request": "L2 bank, memory channel: idle, and a request will come",
+    NOTHING_LEFT: "done: it has no more work in this phase, or never had any",
 }
 
 UNITS = COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, L2_BANK, CHANNEL, DMA_ENGINE, LINK_PORT = (

@@ -14,7 +14,7 @@ PIECE = 64 << 10  # bytes that a command moves
 def engine_ring(
     op: Operator, memory: Memory, collective: Op, chunk_granules: int, name: str
 ) -> tuple[Moves, CollectiveSchedule]:
-    """Return *collective* of chunks of so many granules on an engine that adds; the data are a new buffer, *name*."""
+    """Return *collective* of chunks of *chunk_granules* on an engine that adds; the data are a new buffer, *name*."""
     n_commands = max(min(COMMANDS, chunk_granules // op.line), 1)
     channels = Channels(n_commands, max(PIECE // op.granule // op.line, 1) * op.line, 1, op.line)
     schedule = channelled(collective, op.n, chunk_granules, channels)

@@ -17,7 +17,7 @@ from t3sim.program.triggered import commands, in_columns
 
 
 def exchange_program(op: Operator, rank: int, blocks: int | None) -> Program:
-    """Return the GEMM, and the DMA commands of so many *blocks* at a time; None: the GEMM stores directly.
+    """Return the GEMM, and the DMA commands of *blocks* at a time; None: the GEMM stores directly.
 
     Tiles of every rank are dispatched in turn.  Those from the rank at distance d lie at position d of the output.
     """

@@ -232,7 +232,7 @@ def total(
 ) -> Moves:
     """Return a kernel that adds up *n* contiguous arrays and stores the sum.
 
-    *pieces*: what of the arrays is added up, each from a granule on, so many; None: all of them.
+    *pieces*: parts of the arrays to add up, as first granule and number; None: all of them.
     """
     each = partials.n_granules // n
     steps = [

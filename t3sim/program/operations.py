@@ -372,7 +372,7 @@ def is_on_network(operation: Operation) -> bool:
 
 
 def reaches_others(operation: Operation) -> bool:
-    """Return whether an operation stores at other GPUs, loads from them or tells them something."""
+    """Return whether an operation stores at other GPUs, loads from them or signals them."""
     if isinstance(operation, Barrier) or any(post.distance for post in operation.posts):
         return True
     if isinstance(operation, Gemm):

@@ -86,7 +86,7 @@ class Part:
 
     @cached_property
     def period(self) -> int:
-        """The least number of ranks, a divisor of all, after which programs repeat: so many GPUs represent all."""
+        """The least number of ranks, a divisor of all, after which programs repeat: that many GPUs represent all."""
         known: dict[int, str] = {}  # digests by operations: ranks that run one program share these
         for one in self.programs:
             if id(one.operations) not in known:

@@ -61,6 +61,6 @@ def in_columns(columns: Sequence[Steps]) -> Steps:
 
 
 def dealt(every: Steps, n_columns: int, n_concurrent: int) -> Steps:
-    """Return steps dealt to *n_columns* workgroups in turn, so many made concurrently by each."""
+    """Return steps dealt to *n_columns* workgroups round-robin, a number of them concurrent in each."""
     columns = [every[number::n_columns] for number in range(min(n_columns, max(len(every), 1)))]
     return in_columns([batched(one, np.arange(len(one)) // n_concurrent) for one in columns])

@@ -60,7 +60,7 @@ def side_by_side_part(
 
 
 def gemms_in_a_row(op: Operator, rank: int, memory: Memory, n: int, stream: int = 0) -> Iterator[Gemm]:
-    """Yield the GEMM of *op* so many times, each with an A and an output of its own."""
+    """Yield the GEMM of *op* *n* times, each with an A and an output of its own."""
     trace = op.tiles
     a, b = operands(op, memory, trace, n)
     pitch = output_pitch_bytes(trace.gemm) // op.granule
@@ -77,7 +77,7 @@ def times_side_by_side(spans: Iterable[Any], n_gemms: int, n_collectives: int) -
     """Return the mean ticks from one end of a GEMM, and of a collective, to the next while the other kind runs.
 
     *spans* are operations that have run, each with its ``kind``, what it ``waited`` for a unit, and the tick of its
-    ``end``, of so many.
+    ``end``; of *n_gemms* and *n_collectives* that were planned.
     """
     ended = list(spans)
     gemms, collectives = ([span for span in ended if span.kind == kind] for kind in (Gemm.kind, Moves.kind))

@@ -31,11 +31,11 @@ def by_owner_in_turn(op: Operator, rank: int) -> Ints:
 
 
 class TileSums:
-    """Who tells whom of a tile, and the steps that get sums: for whatever runs them.
+    """Signals of complete tiles, and the steps that load sums.
 
     *tiles* are stored in one piece each, chunk by chunk, each posting ``stored``.  ``tell`` has a step for each, in the
     order of *order*, that says at the owner of the tile that it is stored here.  ``sums`` has a step for each own tile:
-    when all ranks have told, it loads the sum from the switch, and stores it at every GPU if *is_gathered*.
+    when all ranks have posted, it loads the sum from the switch, and stores it at every GPU if *is_gathered*.
     """
 
     def __init__(self, op: Operator, memory: Memory, tiles: PackedTiles, order: Ints, *, is_gathered: bool) -> None:

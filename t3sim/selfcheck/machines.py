@@ -235,7 +235,7 @@ def _with_retention(rng: np.random.Generator, run: RunSpec) -> RunSpec:
 
 
 def _with_l1(rng: np.random.Generator, run: RunSpec) -> RunSpec:
-    """Return *run* on compute units whose L1 has room for few loads next to the LDS, and for more next to half of it."""
+    """Return *run* on compute units whose L1 holds few loads next to the LDS, more next to half of it."""
     gpu = run.machine.gpu
     unit, n_lines = gpu.compute_unit, _one(rng, L1_LINES)
     l1 = L1Spec.model_construct(with_lds=unit.lds + n_lines * gpu.l2.line, lds_sizes=(unit.lds // 2, unit.lds))

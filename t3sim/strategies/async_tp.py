@@ -15,7 +15,7 @@ from t3sim.strategies.interface import Params, strategy
 def async_tp_program(op: Operator, rank: int, host: int) -> Program:
     """Return the operations of `_pipelined_produce_and_all2all` and the sum after it.
 
-    Steps alternate between two streams, each with a buffer of its own.  A barrier before a copy tells that all boxes
+    Steps alternate between two streams, each with a buffer of its own.  A barrier before a copy ensures that all boxes
     are full, one after it that they may be written again.  Each rank sends where PyTorch's fetch: the same copies
     between the same barriers.
     """

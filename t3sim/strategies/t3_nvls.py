@@ -1,7 +1,7 @@
 """T3 with reduction in the switch: complete tiles start loads of their sums, and stores of these at every GPU.
 
-Tiles are stored in the own memory.  When the tracker calls one complete, the DMA engine tells the owner of the tile;
-when all GPUs have told it, the DMA engine of the owner loads the sum from the switch and keeps it, or stores it at
+Tiles are stored in local memory.  When the tracker completes one, the DMA engine signals the owner of the tile;
+when all GPUs have signalled, the DMA engine of the owner loads the sum from the switch and keeps it, or stores it at
 every GPU with a multicast store.  These are the operations of switches of today (NVLS); nothing is reduced near
 memory.  A switch that merges what is pushed into it would need a place for each tile from its first contribution to
 its last one, and GPUs in step.
@@ -22,7 +22,7 @@ from t3sim.strategies.interface import Params, strategy
 
 
 def nvls_program(op: Operator, rank: int, blocks: int, *, is_gathered: bool) -> Program:
-    """Return the GEMM, the commands that tell owners of complete tiles, and those that get *blocks* sums at a time.
+    """Return the GEMM, commands that signal complete tiles to their owners, and commands that load *blocks* sums each.
 
     *is_gathered*: sums go to every GPU, else they stay with the owner of the tile.
     """

@@ -15,7 +15,7 @@ from t3sim.strategies.interface import Params, strategy
 def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Program:
     """Return the operations of `CommOverlapP2PBase::split_overlap_ag`: GEMMs round-robin over *streams*, and copies.
 
-    A shard is sent on when it has come; a flag after it is posted at the next rank, whose GEMM and next copy wait for it.
+    A shard is forwarded when it has arrived; the GEMM and the next copy of the next rank wait for a flag after it.
     """
     memory, n = op.memory(), op.n
     gathering, come = Gathering(op, memory), memory.signal("come", n)

@@ -117,7 +117,7 @@ class Liveness:
 
     @staticmethod
     def _has_moved(gpu: WatchedGpu) -> bool:
-        """Return whether anything has moved since the last look, or the one before: the pulse does not tell of all."""
+        """Return whether anything has moved since the last look, or the one before: the pulse does not show all."""
         pulse = pulse_of(gpu.device.core)
         if pulse != gpu.pulse:
             gpu.pulse = pulse

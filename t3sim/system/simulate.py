@@ -41,7 +41,7 @@ class SublayerResult:
     run: RunSpec  # of this sublayer alone
     total: int
     by_role: Mapping[str, Phase]
-    # GEMM and reduce-scatter, or all-gather and GEMM; None if another all-gather runs concurrently, or there is no GEMM.
+    # GEMM and reduce-scatter, or all-gather and GEMM; None if an all-gather is concurrent, or without a GEMM.
     operator: int | None = None
 
     @property

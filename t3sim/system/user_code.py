@@ -1,6 +1,6 @@
 """Checks of the plan that a user's strategy returns, and attribution of hangs to plugin code.
 
-A strategy is asked twice and must give the same plan.  The programs of the plan are checked, and made into what the
+A strategy is called twice and must return the same plan.  The programs of the plan are checked, and made into what the
 GPU runs, before any is simulated.  An endless loop cannot be distinguished from slow code, so it is not ended: after a
 minute a warning names the file and the function, and Ctrl-C works.
 """
@@ -39,7 +39,7 @@ INTERRUPTED = 130
 def plan_of(strategy: OverlapStrategy, op: AnyOperator, params: Mapping[str, Any]) -> Plan:
     """Return the plan of *strategy*.
 
-    Raises ``PluginError`` if that of a user cannot be run, or is another one when the strategy is asked again.
+    Raises ``PluginError`` if that of a user cannot be run, or differs when the strategy is called again.
     """
     name, home = strategy.name, home_of(strategy.plan)
     if not is_of_a_user(home[0]):
@@ -54,7 +54,7 @@ def plan_of(strategy: OverlapStrategy, op: AnyOperator, params: Mapping[str, Any
         if problem is not None:
             raise PluginError(*home, f"strategy `{name}`: {problem}")
     if shown(plans[0]) != shown(plans[1]):
-        raise PluginError(*home, f"strategy `{name}` says something else when it is asked again")
+        raise PluginError(*home, f"strategy `{name}` returns something else when it is called again")
     try:
         check_programs_of(plans[0], op.machine)
     except (ProgramError, UsageError) as error:

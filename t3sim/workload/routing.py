@@ -1,7 +1,7 @@
 """Which experts each token of a mixture-of-experts layer goes to, as data.
 
 A ``Routing`` holds the choices of every token of every GPU.  Experts are placed in blocks: with ``ep`` groups of GPUs,
-expert *e* lives on group *e* // (n_experts // ep).  ``routings.routing_of`` makes the routing that a layer asks for: by
+expert *e* lives on group *e* // (n_experts // ep).  ``routings.routing_of`` makes the routing of a layer: by
 a law (``routing_laws``), or from a file (``routing_file``).
 """
 
@@ -58,7 +58,7 @@ class Routing:
 
     @property
     def top_k(self) -> int:
-        """Experts that a token asks for."""
+        """Experts that a token chooses."""
         return int(self.experts.shape[2])
 
     @property

@@ -1,4 +1,4 @@
-"""The routing that a layer of routed experts asks for, generated or recorded."""
+"""The routing of a layer of routed experts, generated or recorded."""
 
 from t3sim.config.experts import ExpertsSpec
 from t3sim.workload.routing import Routing, with_capacity
@@ -7,7 +7,7 @@ from t3sim.workload.routing_laws import generated
 
 
 def routing_of(spec: ExpertsSpec) -> Routing:
-    """Return the routing that *spec* asks for; a recorded one is read from its file.
+    """Return the routing of *spec*; a recorded one is read from its file.
 
     Raises ``ValueError`` if it cannot be, and ``InputDataError`` for a file that holds none.
     """

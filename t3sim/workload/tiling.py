@@ -14,8 +14,8 @@ A kernel may split k (``split_k``): its slices are shared out among so many *pan
 each panel, which stores a partial sum.  In each chunk all tiles of a panel come before those of the next one.  In a
 kernel that does not, every output element belongs to exactly one workgroup and to exactly one wavefront of it.
 
-The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too, and how much of
-its time a GEMM multiplies (decision 44).  Leaves out Stream-K, whose workgroups end inside a tile.
+The rules of a tiling (what a compute unit must hold, and what the tracker can distinguish) are here too, and the
+share of its time in which a GEMM multiplies (decision 44).  Leaves out Stream-K, whose workgroups end inside a tile.
 Pinned by ``tests/workload/test_tiling.py``.
 """
 
@@ -313,7 +313,7 @@ def tile_findings(tiling: TilingSpec) -> list[Finding]:
     n_wavefronts = math.prod(wavefront_grid(tiling))
     if n_wavefronts > MAX_WAVEFRONTS_PER_WORKGROUP:
         made = f"[{rows}, {columns}] of [{high}, {wide}] wavefront tiles makes {n_wavefronts} wavefronts"
-        most = f"T3's tracker tells apart at most {MAX_WAVEFRONTS_PER_WORKGROUP} in a workgroup"
+        most = f"T3's tracker distinguishes at most {MAX_WAVEFRONTS_PER_WORKGROUP} in a workgroup"
         return [("workgroup_tile", f"{made}; {most}")]
     return []
 

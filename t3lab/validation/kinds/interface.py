@@ -14,7 +14,7 @@ from t3lab.validation.point import Point
 class ComparedKind:
     """A kind of ``measurements.kinds.KINDS`` and the points of one of its rows.
 
-    *groups*: the kinds of its points where tables and verdicts tell them apart; empty: the kind itself.
+    *groups*: the kinds of its points where tables and verdicts distinguish them; empty: the kind itself.
     """
 
     name: str

@@ -43,7 +43,7 @@ SLOWEST = 4  # times the time that is expected of an idle machine may it take wi
 class MemoryContention(Simulation):
     """*n_units* compute units that load, read or copy *size* bytes each, while others stream.
 
-    ``load``: line after line, at random.  The units that stream have so much to do that they go on to the end.
+    ``load``: line after line, at random.  The units that stream have enough work to run to the end.
     """
 
     machine: MachineSpec
@@ -63,7 +63,7 @@ class MemoryContention(Simulation):
         n, piece = self.size // op.granule, PIECE // op.granule
 
         def row(first: int, n_granules: int, what: str) -> dict[str, int]:
-            """Return a step that reads, writes or copies so many granules from one half of the memory to the other."""
+            """Return a step that reads, writes or copies granules from one half of the memory to the other."""
             to = {} if what in {"load", "read"} else {"kept_at": first + HALF // op.granule}
             return {"n_granules": n_granules, "n_operands": int(what != "write"), "operand": first, **to}
 
@@ -114,7 +114,7 @@ class MemoryContention(Simulation):
 class SideBySide(Simulation):
     """A GEMM and the reduce-scatter of its output, each repeated during the other.
 
-    ``gemm_share``: the loop of GEMMs lasts so much of that of reduce-scatters, by their times alone, and the rest of
+    ``gemm_share``: duration of the GEMM loop over that of the reduce-scatters, by their times alone; and the rest of
     the latter runs alone; None: each is timed while the other one runs throughout.
     """
 

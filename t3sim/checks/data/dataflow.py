@@ -195,7 +195,7 @@ class Dataflow:
         return np.where(self.is_fixed[units], units, len(self.is_fixed))
 
     def read_key(self, places: Ints, units: Any) -> Ints:
-        """Return what tells reads of *places* by *units*."""
+        """Return the key of reads of *places* by *units*."""
         return np.asarray(places * (len(self.is_fixed) + 1) + self.reader(units))
 
     def _add_step(self, step: Any, flags: tuple[int, int], unit: int) -> None:
@@ -236,7 +236,7 @@ class Dataflow:
         return first[which] * -(-sent // data) + inside, np.where(is_data, first[which] + inside, -1)
 
     def key(self, signal: Any, distance: Any, there: Ints) -> Ints:
-        """Return what tells a granule that is sent: the signal that it posts, and where; -1 of nowhere.
+        """Return the key of a granule that is sent: the signal that it posts, and where; -1: none.
 
         *there* is a place, or, numbered after all places, a granule that a GEMM makes there.
         """

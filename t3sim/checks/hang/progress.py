@@ -1,11 +1,11 @@
 """Static progress tests on the state of a GPU: three tests, none of which advances it.
 
-``progress_of``: has anything moved since somebody last looked?  ``pulse_of`` mostly tells, at less cost.  ``moments``:
+``progress_of``: has anything moved since the last look?  ``pulse_of`` mostly shows it, at less cost.  ``moments``:
 which moment will come that may let something move?  ``has_something_to_come``: will one, or does a controller ask its
 policy again in every cycle?
 
 A GPU in which nothing has moved for a full rotation of its compute units and slots, with no moment to come and no
-policy to ask, is deadlocked: every unit has been asked for its next step in every order and has refused, and what
+policy to ask, is deadlocked: every unit has been tried in every order and has not moved, and what
 they decide by no longer changes.  That is exact, so no patience is needed.  Patience is for what is asked again and
 again and refuses for ever: ``patience_of`` is what the machine and the policy may legally take, and a margin.
 """
@@ -86,7 +86,7 @@ def _watched_words(layout: Layout, used: Layout) -> NDArray[np.int64]:
 
 
 def _words_of(dtype: np.dtype[Any], counts: Mapping[str, int], *path: str) -> NDArray[np.int64]:
-    """Return the words of the field at *path*, in nested arrays of records; of those in *counts* the first so many."""
+    """Return the words of the field at *path*, in nested arrays of records; *counts* limits their number."""
     words = np.zeros(1, np.int64)
     for name in path:
         assert dtype.fields is not None
@@ -151,7 +151,7 @@ def patience_of(core: GpuCore) -> int:
 
 
 def has_something_to_come(core: GpuCore) -> bool:
-    """Return whether a moment lies ahead of this GPU at which it may move, or a policy is asked again."""
+    """Return whether a moment lies ahead of this GPU at which it may move, or a policy is called again."""
     if not core.gpu.is_busy:
         return bool(port_starts(core))  # what an ended kernel has sent is still to leave
     return next(scheduled_in(core), None) is not None or holds_back(core)

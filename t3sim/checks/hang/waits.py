@@ -219,7 +219,7 @@ def move_units(core: GpuCore) -> list[int]:
 
 
 def unit_name(core: GpuCore, c: int) -> str:
-    """Return the name of what runs workgroups of move kernels: a compute unit, or (numbered after them) a copy engine."""
+    """Return the name of unit *c*: a compute unit, or a copy engine (numbered after them)."""
     n = int(core.gpu.n_compute_units)
     return f"compute_unit[{c}]" if c < n else f"copy_engine[{c - n}]"
 

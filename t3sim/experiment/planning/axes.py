@@ -7,7 +7,7 @@ from typing import Any
 from t3sim.experiment.planning.plan import Experiment
 from t3sim.results.record import SIMULATED, RunRecord
 
-# Keys that a fixed column of the results tells.
+# Keys that have a fixed column in the results.
 HAVE_COLUMNS = frozenset(
     {
         "strategy", "strategy.name", "strategy.collective_compute_units", "mode", "machine", "machine.preset",

@@ -53,7 +53,7 @@ from t3sim.workload.kernel_choice import fitting_kernels, split
 
 MAPPING = "experiment"  # how messages name one that is no file
 MAX_POINTS = 100_000
-MAX_POINTS_WITH_PROBLEMS = 1000  # after so many points, what is wrong with them is said without looking at the others
+MAX_POINTS_WITH_PROBLEMS = 1000  # number of faulty points after which the others are not checked
 BYTES_PER_POINT = 24_000  # of memory, measured: the spec of a point and where each of its values came from
 NOT_OF_A_RUN = ("description", "figures", "max_hours")
 MOST_PLACES = 3  # that the message on a misplaced key lists
@@ -94,7 +94,7 @@ class Experiment:
         return [run for i, run in enumerate(self.points) if i not in self.refused]
 
     def point_in_words(self, i: int) -> str:
-        """Return what tells point *i* apart: its strategy, and the values of the swept keys."""
+        """Return what distinguishes point *i*: its strategy, and the values of the swept keys."""
         places = zip(self.axes.items(), self.combinations[i][0], strict=True)
         return _in_words(self.points[i], {key: values[place] for (key, values), place in places})
 

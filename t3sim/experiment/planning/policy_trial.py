@@ -1,7 +1,7 @@
 """Test of a user's arbitration policy before the simulation, in the interpreter, which checks bounds.
 
 Compiled code checks none: a policy that writes outside its scratch space would change the simulated machine, or end the
-process.  So a process of its own asks the policy, interpreted, about channels in many states, and compares each channel
+process.  So a separate process calls the policy, interpreted, with channels in many states, and compares each channel
 before and after.  The states are drawn at random: a policy that misbehaves in a rare one may pass.
 
 ``python -m t3sim.experiment.planning.policy_trial`` is that process: it reads from stdin what to try, and writes what
@@ -102,7 +102,7 @@ class Channel:
         self.record.queue_head[:] = self.record.queue_tail[:] = rng.integers(0, 1 << 20, trial.n_classes)
 
     def move_on(self) -> bool:
-        """Draw the next state; return whether the policy would be asked in it."""
+        """Draw the next state; return whether the policy would be called in it."""
         record, rng, trial = self.record, self.rng, self.trial
         self.now += int(rng.integers(1, LONGEST_STEP))
         record.now = self.now
@@ -152,7 +152,7 @@ def found_in(trial: Trial) -> tuple[str, int, str] | None:
 
 
 def problem_of_call(pick_stream: Any, channel: Channel) -> str | None:
-    """Ask the policy once; return what is wrong with what it did or said."""
+    """Call the policy once; return what is wrong with what it did or returned."""
     before = channel.record.copy()
     picked = pick_stream(channel.record, channel.now)
     fields = [name for name in before.dtype.names if name != "policy_scratch"]

@@ -90,7 +90,7 @@ def prepare_kernel(layouts: Iterable[Layout], say: Callable[[str], None]) -> Non
 
 
 def described(layout: Layout) -> str:
-    """Return what tells *layout* from the others: its capacities that are larger than those of the standard one."""
+    """Return what distinguishes *layout*: its capacities that are larger than those of the standard one."""
     pairs = zip(layout._asdict().items(), Layout(), strict=True)
     larger = [f"{name} {capacity}" for (name, capacity), standard in pairs if capacity != standard]
     return f"the layout {', '.join(larger)}" if larger else "the standard layout"

@@ -150,7 +150,7 @@ class DaskWorkers:
         try:
             future = self._ended.get(timeout=LOOK_S)
         except Empty:
-            self._n_workers()  # tells the user if there are none
+            self._n_workers()  # says if there are none
             for task in self._flying.values():
                 if task.digest in self._shares:
                     report(task, self._shares[task.digest])

@@ -40,7 +40,7 @@ class Workers:
 
     @classmethod
     def of(cls, workers: "Workers | int") -> "Workers":
-        """Return *workers*, or so many processes of this experiment's own; 0: this process."""
+        """Return *workers*, or that number of new processes; 0: this process."""
         if isinstance(workers, Workers):
             return workers
         if type(workers) is not int or workers < 0:
@@ -59,7 +59,7 @@ class Workers:
         return DaskWorkers(self.n, self.scheduler, say)
 
     def wall_seconds(self, seconds: Sequence[float]) -> float | None:
-        """Return about how long phases of so many *seconds* take these workers; None if their number is not known."""
+        """Return about how long these workers take for phases of *seconds*; None if their number is not known."""
         if self.scheduler is not None:
             return None
         return max([sum(seconds) / max(self.n, 1), *seconds], default=0.0)
@@ -74,7 +74,7 @@ THIS_PROCESS = Workers()
 
 
 def workers_for(seconds: Sequence[float], jobs: int | None = None, scheduler: str | None = None) -> Workers:
-    """Return the workers for phases of so many estimated *seconds*, as the user wishes or as is sensible.
+    """Return the workers for phases of *seconds* (estimated): as the user states, or as pays.
 
     Raises ``EnvironmentFailure`` if worker processes are asked for and dask is not installed.
     """

@@ -527,7 +527,7 @@ def contents_of(program: Program) -> list[Content | Rows]:
 
 
 def having_done(clock: Clock, thread: int, n_actions: int) -> Clock:
-    """Return *clock* of one that has itself done so many actions of *thread*."""
+    """Return *clock* of one that has itself done *n_actions* of *thread*."""
     own = clock.copy()
     own[0, thread] = max(own[0, thread], n_actions)
     return own

@@ -265,7 +265,7 @@ def of_switch(moves: Moves, program: Program, places: Map) -> Iterator[str]:
     is_malformed |= is_sum & ((steps["n_operands"] != n) | (steps["source"] != 0) | (steps["source_stride"] != 1))
     is_malformed |= is_sum & ((steps["stride"] > 0) | (steps["is_wide"] > 0) | (steps["wait_where"] == AT_OPERANDS))
     for k in np.flatnonzero(is_malformed)[:1].tolist():
-        yield f"step {step_name(moves, k)} asks for what a switch does not do: multicast stores, sums over all ranks"
+        yield f"step {step_name(moves, k)} needs what a switch does not do: multicast stores, sums over all ranks"
         return
     for d in range(1, n if to_all.any() else 1):
         first = steps["destination"] - d * steps["spread"]
