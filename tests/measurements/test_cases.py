@@ -112,7 +112,7 @@ def test_a_log_is_read(validate: Validate, name: str, points: list[tuple[str, ..
         ("all_reduce_cputime.txt", ["lines 14, 15: has no `time`; run without -C"]),
         ("all_reduce_perf_failed.txt", ["lines 12, 13: the run says: 4 out of bounds values"]),
         ("no_shapes.json", ["1 kernel: GEMM without", "record_shapes=True"]),
-        ("overlapped.json", ["2 kernels: beside another kernel", "gemm_kernel (2)"]),
+        ("overlapped.json", ["2 kernels: concurrent with another kernel", "gemm_kernel (2)"]),
         ("float.json", ["1 kernel: GEMM of float, not of FP16 or BF16"]),
         ("fp8.json", ["1 kernel: GEMM of FP8 (aten::_scaled_mm)"]),
         ("cuda_graph.json", ["1 kernel: names no operator"]),
