@@ -90,7 +90,7 @@ PROGRAMS = {
         ),
         (
             "operation `sum` of the rank itself reads granule 0 of buffer `C` (tile 0 of `gemm`) of every rank, and"
-            " nothing orders it behind operation `gemm`"
+            " nothing orders it after operation `gemm`"
         ),
     ),
     "adds_up_nothing": (
