@@ -189,7 +189,7 @@ def test_another_plan_each_time_is_refused() -> None:
         calls.append(op)
         return Plan(gemm_part(op, 1 + len(calls) % 2))
 
-    assert "says something else when it is asked again" in refusal_of("other each time")
+    assert "returns something else when it is called again" in refusal_of("other each time")
 
 
 def test_an_all_gather_beside_the_rest_is_no_part_of_the_operator() -> None:
