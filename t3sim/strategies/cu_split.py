@@ -47,7 +47,7 @@ def cu_split(op: Operator, params: Params) -> Plan:
     alone = isolated_parts(op, n := params["collective_compute_units"])
     if op.n == 1:
         return Plan(in_order(*alone))
-    program_of, name = partial(split_program, n_compute_units=n), f"gemm beside all-reduce, {n} compute units"
+    program_of, name = partial(split_program, n_compute_units=n), f"GEMM and all-reduce, {n} compute units"
     both = part_of(op, "split", name, program_of, is_arbitrated=True)
     return Plan(both, also=tuple(one for one in alone if one is not None))
 

@@ -15,7 +15,7 @@ from t3sim.registry import Parameter
 from t3sim.strategies.flux import CAUTION
 from t3sim.strategies.interface import Params, strategy
 
-FETCHING_UNITS = Parameter(
+COMMUNICATION_UNITS = Parameter(
     0, minimum=0, below="gpu.n_compute_units", tried=(0, 8, 16, 32),
     meaning="Compute units reserved for fetching; 0: all compute units fetch, concurrently with the GEMM.",
 )  # fmt: skip
@@ -56,12 +56,12 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
 @strategy(
     "flux-pull",
     shares_rows=True,
-    parameters={"fetching_units": FETCHING_UNITS},
+    parameters={"communication_units": COMMUNICATION_UNITS},
     arbitration="round_robin",
     order=16,
     caution=CAUTION,
 )
 def flux_pull(op: Operator, params: Params) -> Plan:
-    """Warps on the compute units of the GEMM fetch, as Flux's do, or ``fetching_units`` do nothing else."""
-    program_of = partial(flux_pull_program, units=params["fetching_units"])
+    """Warps on the compute units of the GEMM fetch, as Flux's do, or ``communication_units`` do nothing else."""
+    program_of = partial(flux_pull_program, units=params["communication_units"])
     return fused_plan(op, program_of, ordered=op.in_whole_rows())

@@ -18,7 +18,7 @@ SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
 RUNS = {
     "ring": point("t3-mca", tp=4),
     "switch": point("t3-mca", *SWITCH, tp=4),
-    "loads": point("flux-pull", "strategy.fetching_units=1", *SWITCH, shape=(384, 128, 72), tp=3),
+    "loads": point("flux-pull", "strategy.communication_units=1", *SWITCH, shape=(384, 128, 72), tp=3),
 }
 
 

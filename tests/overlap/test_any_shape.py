@@ -31,7 +31,7 @@ MACHINE = (
 STRATEGIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sequential": ("gemm-rs", ()),
     "flux-push": ("gemm-rs", ()),
-    "flux-pull": ("gemm-rs", ("strategy.fetching_units=1",)),
+    "flux-pull": ("gemm-rs", ("strategy.communication_units=1",)),
     "copy-engine-scatter": ("gemm-rs", ("strategy.order=by_chunk", "strategy.own_rows=copied")),
     "async-tp": ("gemm-rs", ()),
     "te-p2p-rs": ("gemm-rs", ()),

@@ -19,8 +19,8 @@ SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
 APART = "flux-pull, units of its own"
 NAMES = {ONE_SHOT: "distfuse", TWO_SHOTS: "distfuse", "flux-pull": "flux-pull", APART: "flux-pull"}
 PARAMS = {
-    "flux-pull": {"fetching_units": 0},
-    APART: {"fetching_units": 1},
+    "flux-pull": {"communication_units": 0},
+    APART: {"communication_units": 1},
     ONE_SHOT: {"shots": 1, "communication_units": 1},
     TWO_SHOTS: {"shots": 2, "communication_units": 1},
 }
@@ -107,5 +107,5 @@ def test_what_they_cannot_run_is_refused() -> None:
         simulate(of("flux-pull", "machine.link.topology=ring"))
     with pytest.raises(ConfigError, match=r"`distfuse` is of gemm-ar \(a GEMM, then the all-reduce of its output\)"):
         simulate(of(TWO_SHOTS, "workload.operator=gemm-rs"))
-    with pytest.raises(ConfigError, match=r"fetching_units: is 4, must be below"):
-        of("flux-pull", "strategy.fetching_units=4")
+    with pytest.raises(ConfigError, match=r"communication_units: is 4, must be below"):
+        of("flux-pull", "strategy.communication_units=4")

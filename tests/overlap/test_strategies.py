@@ -21,7 +21,7 @@ LEAST = LeastTimes(compute=900, link=190, operands=100, memory=150)
 LENGTHS = {"gemm": 1000, "rs": 300, "rs-nmc": 200, "ag": 70, "fused": 1111, "split": 1234}
 SHORT = {
     "reduce-scatter": "rs", "reduce-scatter, near memory": "rs-nmc", "all-gather": "ag",
-    "gemm beside all-reduce": "split",
+    "GEMM and all-reduce": "split",
 }  # fmt: skip
 N_UNITS = 1  # of the collective, where it has its own
 

@@ -44,7 +44,7 @@ VARIANTS = {
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},
     "te-pipelined-rs": {"": {"splits": 2, "communication_units": 1}},
     "wave-groups": {"": {"waves": 1, "communication_units": 1}},
-    "flux-pull": {"": {"fetching_units": 0}},
+    "flux-pull": {"": {"communication_units": 0}},
     "distfuse": {f", {n} shots": {"shots": n, "communication_units": 1} for n in (1, 2)},
     "sm-specialised": {"": {"chunks": 0, "communication_units": 1}},
     "t3-direct": {"": {"all_gather": 0, "blocks_in_flight": 2}},
@@ -90,7 +90,7 @@ def test_what_they_plan() -> None:
         "published-rs-nmc": ("InOrder", ("Longest", "gemm", near_memory), rest[1]),
         "t3": fused,
         "t3-mca": fused,
-        "cu-split": "gemm beside all-reduce, 2 compute units",
+        "cu-split": "GEMM and all-reduce, 2 compute units",
         "isolated-cu-split": (
             "Longest",
             "gemm, 2 compute units",
