@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="few small points, to see whether everything works")
     parser.add_argument("--channels", default="", metavar="C,C", help=f"NCCL channels [{','.join(CHANNELS)}]")
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="new starts of NCCL to measure [1]")
-    parser.add_argument("--list", action="store_true", help="say what can be measured")
+    parser.add_argument("--list", action="store_true", help="list what can be measured")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.list:

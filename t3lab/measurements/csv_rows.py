@@ -90,9 +90,9 @@ def _of_lacking(kind: Kind, header: Sequence[str]) -> Iterator[str]:
     """Say what columns are taken for that a file need not have and does not."""
     lacking = [column for column in kind.lacking(header) if column.amount is None]
     if edges := [column.name for column in lacking if column.default is None]:
-        yield f"no column {' and '.join(edges)}: time_us is taken, as if there were no spread"
-    if others := [f"{column.name} {column.default}" for column in lacking if column.default is not None]:
-        yield f"columns that it does not have are taken as {', '.join(others)}"
+        yield f"no column {' and '.join(edges)}: time_us is used for both, without a spread"
+    if others := [f"{column.name} = {column.default or 'empty'}" for column in lacking if column.default is not None]:
+        yield f"missing columns are assumed: {', '.join(others)}"
 
 
 def _parsed(

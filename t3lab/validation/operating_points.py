@@ -67,7 +67,7 @@ def _decided(
         number, group_ms = groups
         n_in_a_row = 1 if loops.rests and measurements.are_rested(row) else number
         return _by_length(n_in_a_row * loops.longer * group_ms, machine), "by the length of its groups"
-    return "boost", "nothing says how long the loop was"
+    return "boost", "the length of the loop is not stated"
 
 
 def _by_length(busy_ms: float, machine: MachineSpec) -> OperatingPoint:

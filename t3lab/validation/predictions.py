@@ -88,7 +88,7 @@ def read_predictions(path: Path) -> Predictions:
     except (ValueError, KeyError, AttributeError, TypeError):
         raise InputDataError(f"{path}: not a file of predictions as `t3sim validate --predict` writes it") from None
     if sha256_of(rows) != digest:
-        raise InputDataError(f"{path}: its predictions were changed after they were frozen: their sha256 is another")
+        raise InputDataError(f"{path}: its predictions were changed after they were frozen: their sha256 differs")
     return Predictions(path, facts, rows)
 
 

@@ -32,7 +32,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     spans = results.spans()
     kept = None if spans is None else of_one_gpu(spans[spans["counts"] == 1])
     if kept is None or kept.empty:
-        results.required((), "no spans.csv with anything to draw")
+        results.required((), "no spans.csv with data to draw")
         return []
     names = {
         number: f"{workload_name(row)} on {machine_base(row['machine'])}{', gpu[0]' * (row['mode'] == 'explicit')}"

@@ -96,7 +96,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     Raises ``InputDataError`` if the run kept no ``waits.csv`` or nothing is in it.
     """
     accounts = [phase for phase in accounts_of(results) if phase.of_average_gpu()]
-    results.required(accounts, "no waits.csv with anything to draw")
+    results.required(accounts, "no waits.csv with data to draw")
     drawings = []
     by_workload = grouped(accounts, lambda phase: phase.workload)
     for workload, phases in by_workload.items():

@@ -84,7 +84,7 @@ class GpuOverrides:
         if kind == "link":  # one that carries nothing lets nothing get round the ring
             bandwidth, no_way = (
                 node.get("bandwidth"),
-                f"the ring has no way round: the link by which gpu[{number}] sends",
+                f"the ring is broken: the link over which gpu[{number}] sends",
             )
             if node.value == "down":
                 raise self._wrong(node, name, f"{no_way} is down")

@@ -85,7 +85,7 @@ def conservation(depth: Depth) -> str:
         followed.finish()
         n_claims += sum(1 for _ in claims(machine.core))
     return (
-        f"{n_claims:,} claims at the end of {audit.n_phases:,} random runs, {audit.n_looks:,} looks on the way,"
+        f"{n_claims:,} claims at the end of {audit.n_phases:,} random runs, {audit.n_looks:,} checks during the runs,"
         f" {audit.n_commands:,} DRAM commands"
     )
 
@@ -199,8 +199,8 @@ def known_results(depth: Depth) -> str:  # noqa: ARG001 - the list is what it is
     known = json.loads(KNOWN_RESULTS.read_text(encoding="utf-8"))
     for name, run in known_runs():
         if known.get(name) != (digest := run()):
-            raise CheckFailed(f"{name}: {digest}, where t3sim was made {known.get(name)}")
-    return f"{len(known)} runs have the results that they had where this version was made"
+            raise CheckFailed(f"{name}: {digest}, in the release {known.get(name)}")
+    return f"{len(known)} runs have the results of the release"
 
 
 def hangs(depth: Depth) -> str:  # noqa: ARG001 - two are enough to see that they are found

@@ -223,5 +223,5 @@ def _looping(env: WatchedEnvironment, n_events: int) -> ModelError:
     guilty = ", ".join(f"`{name}` ({n} times)" for name, n in by_name.most_common(5))
     return ModelError(
         f"zero-time loop: {n_events} events at tick {env.now} and time does not move\n"
-        f"  these processes ask for more at the same moment: {guilty or 'none; events trigger each other'}"
+        f"  these processes schedule events at the same moment: {guilty or 'none; events trigger each other'}"
     )

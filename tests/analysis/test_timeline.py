@@ -61,6 +61,6 @@ def test_each_operation_is_a_bar_in_the_row_of_its_stream(folder: Path) -> None:
 
 def test_results_without_operations_are_refused(folder: Path) -> None:
     (folder / "spans.csv").rename(folder / "kept")
-    with pytest.raises(InputDataError, match=r"no spans\.csv with anything to draw"):
+    with pytest.raises(InputDataError, match=r"no spans\.csv with data to draw"):
         draw_figure("timeline", read_folder(folder))
     (folder / "kept").rename(folder / "spans.csv")

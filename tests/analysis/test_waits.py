@@ -116,7 +116,7 @@ def test_a_folder_without_waits_is_reported_without_them(tmp_path: Path) -> None
     html = report_html([read_folder(tmp_path)])
     assert 'id="waits-1"' not in html
     assert "No figure waits:" in html
-    with pytest.raises(InputDataError, match=r"no waits\.csv with anything to draw"):
+    with pytest.raises(InputDataError, match=r"no waits\.csv with data to draw"):
         draw_figure("waits", read_folder(tmp_path))
 
 

@@ -312,8 +312,8 @@ class TestAccepted:
         assert t3sim_here("config", "check", "e.yaml").code == 2
         refused = t3sim_here("config", "check", "e.yaml", "-s", "max_hours=50")
         assert refused.errors.startswith("-s max_hours=50: max_hours: is 50")
-        assert "-s max_hours=90" in refused.errors
-        assert t3sim_here("config", "check", "e.yaml", "-s", "max_hours=90").code == 0
+        assert "-s max_hours=70" in refused.errors
+        assert t3sim_here("config", "check", "e.yaml", "-s", "max_hours=70").code == 0
 
     def test_one_gpu_is_a_plain_gemm(self, folder: Path) -> None:
         """F-A8: and the log says so."""

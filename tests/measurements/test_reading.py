@@ -123,7 +123,7 @@ def test_what_a_file_does_not_say_is_completed_and_said(tmp_path: Path) -> None:
     assert row["busbw_gbps"] == pytest.approx(0.75 * 1048576 / 15.6 / 1e3)
     spread, columns, method = found.assumed
     assert "no column min_us and max_us: time_us" in spread
-    assert columns.endswith("taken as nccl_channels auto, nccl_proto auto")
+    assert columns.endswith("nccl_channels = auto, nccl_proto = auto")
     assert "without provenance.json" in method
 
 

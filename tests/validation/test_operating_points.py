@@ -92,7 +92,7 @@ def test_repetitions_of_a_row_decide(strategy: str, tmp_path: Path) -> None:
     clocks = [point.simulations[0].machine.gpu.clock_of_matrices for point in points]  # type: ignore[union-attr]
     assert clocks == [CLOCKS[name] for name in ("boost", "sustained", "boost")]
     assert [point.operating_point.partition(" ")[2] for point in points] == [
-        "(by its runs)", "(by its runs)", "(nothing says how long the loop was)",
+        "(by its runs)", "(by its runs)", "(the length of the loop is not stated)",
     ]  # fmt: skip
 
 

@@ -11,16 +11,16 @@ from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.point import Point, key_of
 
 REASONS = {
-    "memory": "streams without a GEMM or a ring; the machine's latencies and bandwidth are taken from them",
-    "latency": "no dependent loads are simulated; the machine's latencies are taken from them",
+    "memory": "streams alone are not simulated; the machine's latencies and bandwidth are taken from these rows",
+    "latency": "dependent loads are not simulated; the machine's latencies are taken from these rows",
     "launch": "launches are values of the machine, not outcomes",
-    "peer_access": "no kernel of loads or stores alone; what limits remote accesses is taken from them",
-    "store_bursts": "no kernel of stores alone; what limits remote stores is taken from them",
-    "copy_engine_collectives": "no collective by copy engines",
-    "engine_contention": "no collective by copy engines",
-    "async_tp_trace": "operations of a call; what they take is read off them",
-    "scatter_orders": "its kernel's main loop is not that of a library, and nothing says how long it is",
-    "scatter_timelines": "its kernel's main loop is not that of a library, and nothing says how long it is",
+    "peer_access": "loads or stores alone are not simulated; the limits of remote accesses are taken from these rows",
+    "store_bursts": "stores alone are not simulated; the limits of remote stores are taken from these rows",
+    "copy_engine_collectives": "collectives by copy engines are not simulated",
+    "engine_contention": "collectives by copy engines are not simulated",
+    "async_tp_trace": "single operations of a call are not simulated; their times are taken from these rows",
+    "scatter_orders": "its kernel's main loop is not that of a library, and its length is not stated",
+    "scatter_timelines": "its kernel's main loop is not that of a library, and its length is not stated",
 }
 
 

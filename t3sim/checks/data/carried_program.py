@@ -128,7 +128,7 @@ class CarriedProgram:
         granules, kinds = granule_of(self.cores[m].machine.memory, commands), commands["kind"]
         a = self.map.place(granules)
         is_followed = a >= 0
-        self._note(m, granules[~is_followed & (kinds != codes.OPERAND_READ)], "a command outside the buffers")
+        self._note(m, granules[~is_followed & (kinds != codes.OPERAND_READ)], "a command outside its buffers")
         a, kinds, tags = a[is_followed], kinds[is_followed], commands["tag"][is_followed]
         items = np.full(len(a), NOWHERE)
         flow, n_lines = self.flows[m], self.cores[m].layout.n_collective_lines

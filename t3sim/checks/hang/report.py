@@ -21,9 +21,9 @@ WAY_LINES = 6
 class Hang(enum.Enum):
     """Kinds of hang."""
 
-    DEADLOCK = "deadlock: nothing moves any more and nothing is left to come"
-    NO_PROGRESS = "no progress: nothing has moved for longer than this machine and its policy may take"
-    LOST_WAKE_UP = "deadlock: a memory channel has requests and will never look at them again"
+    DEADLOCK = "deadlock: nothing moves and no event is left"
+    NO_PROGRESS = "no progress: nothing has moved for longer than this machine and its policy can need"
+    LOST_WAKE_UP = "deadlock: a memory channel has requests and no wake-up is scheduled"
 
 
 def describe_hang(hang: Hang, cores: Mapping[str, GpuCore], since: int) -> str:
