@@ -194,7 +194,7 @@ def test_what_a_fabric_or_shape_cannot_carry_is_refused(
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [({"units": (0, 1)}, "engine"), ({"flags": (2, 1)}, "engine"), ({"engine": 0}, "copy")],
+    [({"units": (0, 1)}, "engine"), ({"flags": (2, 1)}, "engine"), ({"engine": 0}, "operand")],
 )
 def test_what_an_engine_cannot_do_is_named(change: dict[str, Any], word: str) -> None:
     spoilt = programs("nvls reduce-scatter", operator(2))
