@@ -10,10 +10,10 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from t3sim.errors import EnvironmentFailure, InputDataError
 
@@ -58,6 +58,31 @@ def publish(contents: Mapping[Path, bytes]) -> None:
             _flush_folder(folder)
     except OSError as error:
         raise EnvironmentFailure(f"{path}: cannot write: {cause_in_words(error)}") from error
+    finally:
+        for written in temporary.values():
+            written.unlink(missing_ok=True)
+
+
+@contextmanager
+def publishing(*paths: Path) -> Iterator[list[IO[bytes]]]:
+    """Yield a file for each of *paths*, to be written piece by piece; all take their places at the end.
+
+    None does if the block raises something; see ``publish``.  Raises ``EnvironmentFailure``.
+    """
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in paths}
+    try:
+        with ExitStack() as stack:
+            streams: list[IO[bytes]] = [stack.enter_context(written.open("wb")) for written in temporary.values()]
+            yield streams
+            for stream in streams:
+                stream.flush()
+                os.fsync(stream.fileno())
+        for path, written in temporary.items():
+            os.replace(written, path)  # noqa: PTH105 - as above
+        for folder in {path.parent for path in paths}:
+            _flush_folder(folder)
+    except OSError as error:
+        raise EnvironmentFailure(f"{', '.join(map(str, paths))}: cannot write: {cause_in_words(error)}") from error
     finally:
         for written in temporary.values():
             written.unlink(missing_ok=True)

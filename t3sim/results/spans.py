@@ -6,7 +6,7 @@ waited for meanwhile is in ``waits.csv``, by the same point, phase and GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from t3sim.results.waits import SCHEMA as WAITS_SCHEMA
 from t3sim.results.waits import PointPhase
-from t3sim.results.writer import columns_of, csv_and_parquet
+from t3sim.results.writer import columns_of
 
 SPANS_CSV = "spans.csv"
 SPANS_PARQUET = "spans.parquet"
@@ -57,12 +57,8 @@ SCHEMA = pa.schema(
 )
 
 
-def spans_bytes(phases: Iterable[PointPhase]) -> tuple[bytes, bytes]:
-    """Return the CSV and the Parquet file, with the same content."""
-    return csv_and_parquet(SCHEMA, [row for phase in phases for row in _rows(phase)])
-
-
-def _rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
+def spans_rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a phase."""
     phase = one.phase
     last = {span.gpu: span for span in sorted(phase.spans, key=attrgetter("end"))}
     for span in phase.spans:

@@ -7,13 +7,13 @@ phase add up to the time of the phase on that GPU, times the number of units.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from t3sim.observe.waits import COMPUTE_UNIT, NOTHING_LEFT, REASONS, WORKING
-from t3sim.results.writer import columns_of, csv_and_parquet
+from t3sim.results.writer import columns_of
 
 if TYPE_CHECKING:  # readers of the table need no simulator
     from t3sim.strategies import Phase
@@ -59,12 +59,8 @@ class PointPhase(NamedTuple):
     phase: Phase
 
 
-def waits_bytes(phases: Iterable[PointPhase]) -> tuple[bytes, bytes]:
-    """Return the CSV and the Parquet file, with the same content."""
-    return csv_and_parquet(SCHEMA, [row for phase in phases for row in _rows(phase)])
-
-
-def _rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
+def waits_rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a phase."""
     totals: Counter[tuple[str, str]] = Counter()
     for wait in one.phase.waits:
         totals[wait.gpu, wait.unit] += wait.ticks
@@ -78,5 +74,5 @@ def _rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
 
 __all__ = [
     "COMPUTE_UNIT", "NOTHING_LEFT", "REASONS", "SCHEMA", "WAITS_CSV", "WAITS_PARQUET", "WORKING", "PointPhase",
-    "waits_bytes",
+    "waits_rows",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import csv
 import io
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,7 @@ CSV_NAME = "results.csv"
 PARQUET_NAME = "results.parquet"
 FAILED_NAME = "failed.csv"
 MAX_RESULT_BYTES = 1 << 30
+ROWS_AT_ONCE = 1 << 14  # of a table that is written piece by piece: a row group of Parquet
 
 _ARROW_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64()}
 
@@ -70,10 +71,49 @@ def results_bytes(records: Sequence[RunRecord]) -> tuple[bytes, bytes]:
 
 def csv_and_parquet(schema: Any, rows: Sequence[Sequence[Any]]) -> tuple[bytes, bytes]:
     """Return a table as CSV (a header, absent values empty) and as Parquet (typed columns with their meanings)."""
-    text = table_bytes(schema.names, rows)
+    return table_bytes(schema.names, rows), parquet_bytes(arrow_table(schema, rows))
+
+
+def arrow_table(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
+    """Return *rows* as a table of Arrow."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
-    return text, parquet_bytes(pa.Table.from_arrays(arrays, schema=schema))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+class TableFiles:
+    """A table that is written piece by piece, as CSV and as Parquet, into files that ``files`` of this package renames.
+
+    Raises ``EnvironmentFailure`` if they cannot be written.
+    """
+
+    def __init__(self, schema: Any, csv_file: IO[bytes], parquet_file: IO[bytes]) -> None:
+        """The files are open for writing and stay open."""
+        self._schema = schema
+        self._text = io.TextIOWrapper(csv_file, encoding="utf-8", newline="", write_through=True)
+        self._csv = csv.writer(self._text, lineterminator="\n")
+        self._csv.writerow(schema.names)
+        self._parquet = pq.ParquetWriter(parquet_file, schema, compression="zstd")
+        self._rows: list[Sequence[Any]] = []
+        self._is_empty = True
+
+    def add(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Add *rows* at the end."""
+        self._rows.extend(rows)
+        if len(self._rows) >= ROWS_AT_ONCE:
+            self._write()
+
+    def close(self) -> None:
+        """Write what is left, and the end of the Parquet file."""
+        if self._rows or self._is_empty:
+            self._write()
+        self._parquet.close()
+        self._text.detach()
+
+    def _write(self) -> None:
+        self._csv.writerows(self._rows)
+        self._parquet.write_table(arrow_table(self._schema, self._rows))
+        self._rows, self._is_empty = [], False
 
 
 def parquet_bytes(table: Any) -> bytes:
@@ -83,9 +123,9 @@ def parquet_bytes(table: Any) -> bytes:
     return buffer.getvalue()
 
 
-def frame_of(csv_and_parquet: tuple[bytes, bytes]) -> Any:
-    """Return the DataFrame of a table; pandas is imported only here."""
-    return pq.read_table(io.BytesIO(csv_and_parquet[1])).to_pandas()
+def frame_of(parquet: bytes) -> Any:
+    """Return the DataFrame of a Parquet file; pandas is imported only here."""
+    return pq.read_table(io.BytesIO(parquet)).to_pandas()
 
 
 def read_results(path: str | Path) -> list[RunRecord]:

@@ -16,8 +16,9 @@ from t3sim.analysis.folder import Results, read_folder
 from t3sim.analysis.heterogeneous import SLOW_LINK, START_SKEW, STRAGGLER, Effects, effects_of
 from t3sim.experiment.planning.plan import load_experiment
 from t3sim.observe.waits import Wait
+from t3sim.results.csv_table import table_bytes
 from t3sim.results.record import RunRecord
-from t3sim.results.waits import WAITS_CSV, waits_bytes
+from t3sim.results.waits import SCHEMA, WAITS_CSV, waits_rows
 from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, phase_of_point, point_of, write_folder
 from tests.conftest import REPOSITORY
 
@@ -81,7 +82,7 @@ def staggering(folder: Path) -> Results:
         for point, waits in enumerate(of_point, start=1)
         for name in ("gemm", "fused, round_robin")
     ]
-    (folder / WAITS_CSV).write_bytes(waits_bytes(phases)[0])
+    (folder / WAITS_CSV).write_bytes(table_bytes(SCHEMA.names, (row for phase in phases for row in waits_rows(phase))))
     rows = ["row,phase,gpu,end_us", "1,gemm,0,1", "1,gemm,1,5"]
     for row, ends in ((1, (900, 900)), (2, (1350, 2250))):
         rows += [f'{row},"fused, round_robin",{gpu},{end}' for gpu, end in enumerate(ends)]

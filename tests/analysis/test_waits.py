@@ -16,7 +16,8 @@ from t3sim.analysis.style import WAIT_COLOURS, Drawing
 from t3sim.analysis.waits import accounts_of
 from t3sim.errors import InputDataError
 from t3sim.observe.waits import REASONS, Wait
-from t3sim.results.waits import WAITS_CSV, PointPhase, waits_bytes
+from t3sim.results.csv_table import table_bytes
+from t3sim.results.waits import SCHEMA, WAITS_CSV, PointPhase, waits_rows
 from tests.analysis.folders import SEQUENTIAL, T3, phase_of_point, write_folder
 
 GEMM = (
@@ -34,7 +35,7 @@ FUSED = (
 def folder_of(folder: Path, phases: Sequence[PointPhase]) -> Path:
     """A result folder with a table of waits in which a tick is a microsecond."""
     write_folder(folder, [SEQUENTIAL, T3], figures=["waits"])
-    (folder / WAITS_CSV).write_bytes(waits_bytes(phases)[0])
+    (folder / WAITS_CSV).write_bytes(table_bytes(SCHEMA.names, (row for phase in phases for row in waits_rows(phase))))
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -95,7 +96,9 @@ def until(is_so: Callable[[], bool], *, while_runs: subprocess.Popen[str] | None
 
 
 @contextmanager
-def running(output: Path, *options: str, command: Command = RUN, prelude: str = "") -> Iterator[subprocess.Popen[str]]:
+def running(
+    output: Path, *options: str, command: Command = RUN, prelude: str = "", env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Run what lies beside *output* into it, after *prelude*, in a process that does not outlive the context."""
     *python, program = INTERRUPTIBLE
     process = subprocess.Popen(
@@ -106,6 +109,7 @@ def running(output: Path, *options: str, command: Command = RUN, prelude: str = 
         text=True,
         encoding="utf-8",
         start_new_session=True,
+        env=None if env is None else {**os.environ, **env},
     )
     try:
         yield process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 from pathlib import Path
 
@@ -13,11 +14,16 @@ import pytest
 
 import t3sim
 from t3sim.checks.audit import Audit
-from t3sim.errors import ConfigError, UsageError
+from t3sim.errors import ConfigError, EnvironmentFailure, UsageError
 from t3sim.experiment.planning.axes import axis_texts
-from t3sim.experiment.running import result_table
+from t3sim.experiment.running import phase_runner, result_table, runner
+from t3sim.experiment.running.phase_files import StoredPhase
+from t3sim.experiment.running.point_record import record_of
 from t3sim.experiment.running.runner import Sweep, run
-from t3sim.results.record import COLUMNS
+from t3sim.results import writer
+from t3sim.results.record import COLUMNS, RunRecord
+from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET
+from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET
 from t3sim.results.writer import read_results
 from tests.harness.here import t3sim_here
 from tests.smoke.command_line import rows_of
@@ -112,6 +118,43 @@ def test_a_value_that_a_point_does_not_depend_on_is_left_empty(tmp_path: Path) -
         ("", "100 ns"), ("", "250 ns"),
         ("1", "100 ns"), ("1", "250 ns"), ("none", "100 ns"), ("none", "250 ns"),
     ]  # fmt: skip
+
+
+def retained(kind: type) -> int:
+    """Return how many objects of *kind* are in memory."""
+    gc.collect()
+    return sum(type(one) is kind for one in gc.get_objects())
+
+
+def test_a_sweep_keeps_few_phases_in_memory_and_gives_the_same_files(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Canary: without the limits all points hold their phases."""
+    before, most = retained(StoredPhase), 0
+    monkeypatch.setattr(phase_runner, "MOST_KNOWN", 2)
+    monkeypatch.setattr(runner, "MOST_RESULTS", 2)
+    monkeypatch.setattr(writer, "ROWS_AT_ONCE", 10)
+    sweep = Sweep(experiment(tmp_path, SWEEP), tmp_path / "results")
+    record = sweep._record
+
+    def looked_at(i: int) -> RunRecord:
+        nonlocal most
+        most = max(most, retained(StoredPhase) - before)
+        return record(i)
+
+    monkeypatch.setattr(sweep, "_record", looked_at)
+    outcome = sweep.run()
+    assert 0 < most <= 2 + 3  # those of the point that is being finished
+    assert len(outcome.results) == len(outcome.records) == 9
+    assert [record_of(one).time_us for one in outcome.results[5:]] == [one.time_us for one in outcome.records[5:]]
+    for name in (WAITS_CSV, SPANS_CSV):
+        assert (tmp_path / "results" / name).read_bytes() == (undisturbed / name).read_bytes()
+    for name in (WAITS_PARQUET, SPANS_PARQUET):
+        assert pq.read_table(tmp_path / "results" / name).equals(pq.read_table(undisturbed / name))
+    for path in phases_in(tmp_path / "results"):
+        path.unlink()
+    with pytest.raises(EnvironmentFailure, match="was removed or changed while this runs"):
+        list(outcome.results)
 
 
 def test_phases_can_be_shared_by_folders(tmp_path: Path, undisturbed: Path) -> None:

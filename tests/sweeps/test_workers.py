@@ -9,9 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import dask
 import pytest
@@ -118,23 +119,34 @@ def test_a_hang_on_a_worker_is_reported_as_one_here(tmp_path: Path) -> None:
     assert "state of gpu[0]" in (output / "hang.txt").read_text(encoding="utf-8")
 
 
+class Scheduler(NamedTuple):
+    """A dask scheduler and its workers, in processes of their own: the scheduler first."""
+
+    address: str
+    processes: list[subprocess.Popen[str]]
+
+
 @contextmanager
-def scheduling(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Give the address of a dask scheduler with one worker, in processes of their own."""
+def scheduling(
+    folder: Path, *options: str, env: Mapping[str, str] | None = None, host: str = "127.0.0.1",
+    inside: Sequence[Sequence[str]] = ((),),
+) -> Iterator[Scheduler]:  # fmt: skip
+    """Give a dask scheduler at *host* with a worker for each of *inside*: the command that its own is appended to."""
     file = folder / "scheduler.json"
     processes: list[subprocess.Popen[str]] = []
 
-    def start(what: str, *options: str) -> None:
-        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(file), *options]
+    def start(what: str, *options: str, by: Sequence[str] = ()) -> None:
+        command = [*by, sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(file), *options]
         null, variables = subprocess.DEVNULL, {**os.environ, **(env or {})}
         processes.append(subprocess.Popen(command, cwd=folder, env=variables, stdout=null, stderr=null, text=True))
 
-    local = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
+    local = ("--host", host, "--port", "0", "--dashboard-address", f"{host}:0")
     try:
         start("scheduler", *local, "--no-dashboard", *options)
         until(lambda: file.exists() and file.read_bytes().endswith(b"}"), while_runs=processes[0])
-        start("worker", "--nthreads", "1", "--no-nanny", "--no-dashboard")
-        yield json.loads(file.read_text(encoding="utf-8"))["address"]
+        for by in inside:
+            start("worker", "--nthreads", "1", "--no-nanny", "--no-dashboard", by=by)
+        yield Scheduler(json.loads(file.read_text(encoding="utf-8"))["address"], processes)
     finally:
         for process in processes:
             process.kill()
@@ -165,7 +177,7 @@ def test_the_workers_of_a_scheduler_with_tls(undisturbed: Path, tmp_path: Path) 
     output = tmp_path / "results"
     RUN.prepare(tmp_path)
     ours, others = with_certificate(tmp_path / "ours"), with_certificate(tmp_path / "others")
-    with scheduling(tmp_path, "--protocol", "tls", env=ours) as address:
+    with scheduling(tmp_path, "--protocol", "tls", env=ours) as (address, _):
         assert address.startswith("tls://")
         failed = [finished(output, "--scheduler", address)]
         with dask.config.set({setting_of(name): others[name] for name in others if "TLS" in name}):
@@ -177,6 +189,73 @@ def test_the_workers_of_a_scheduler_with_tls(undisturbed: Path, tmp_path: Path) 
     assert failed[0].stderr.startswith(f"t3sim: {address} needs certificates, and dask's settings name none: set DASK_")
     assert failed[1].stderr.startswith(f"t3sim: the workers of {address}: cannot be reached: ")
     assert [run.stderr.count("\n") for run in failed] == [1, 1]
+
+
+class Network(NamedTuple):
+    """Network namespaces that reach this one through a bridge."""
+
+    address: str  # of this one
+    inside: list[list[str]]  # of each namespace: the command that one to be run in it is appended to
+
+
+@contextmanager
+def namespaces(n: int) -> Iterator[Network]:
+    """Make *n* network namespaces; skips the test where that is not allowed."""
+    mark = f"t3{os.getpid() % 1_000_000}"
+    address = "10.77.0.1"
+
+    def ip(*words: str) -> bool:
+        return subprocess.run(["ip", *words], check=False, capture_output=True).returncode == 0
+
+    names = [f"{mark}n{i}" for i in range(n)]
+    try:
+        is_there = ip("link", "add", mark, "type", "bridge") and ip("addr", "add", f"{address}/24", "dev", mark)
+        is_there = is_there and ip("link", "set", mark, "up")
+        for i, name in enumerate(names):
+            is_there = is_there and ip("netns", "add", name)
+            is_there = is_there and ip("link", "add", f"{mark}v{i}", "type", "veth", "peer", "eth0", "netns", name)
+            is_there = is_there and ip("link", "set", f"{mark}v{i}", "master", mark, "up")
+            is_there = is_there and ip("-n", name, "addr", "add", f"10.77.0.{i + 2}/24", "dev", "eth0")
+            is_there = (
+                is_there and ip("-n", name, "link", "set", "eth0", "up") and ip("-n", name, "link", "set", "lo", "up")
+            )
+        if not is_there:
+            pytest.skip("no right to make network namespaces")
+        yield Network(address, [["ip", "netns", "exec", name] for name in names])
+    finally:
+        for name in names:
+            ip("netns", "del", name)
+        ip("link", "del", mark)
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(not {"openssl", "ip"} <= {*filter(shutil.which, ("openssl", "ip"))}, reason="needs openssl and ip")
+def test_a_worker_and_a_scheduler_in_other_networks_are_lost_and_nothing_else(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    """Two workers with TLS in network namespaces; one is killed, then the scheduler of another run."""
+    RUN.prepare(tmp_path)
+    ours = with_certificate(tmp_path / "ours")
+    first, second = tmp_path / "results", tmp_path / "again"
+    with (
+        namespaces(2) as (host, inside),
+        scheduling(tmp_path, "--protocol", "tls", env=ours, host=host, inside=inside) as (address, processes),
+    ):
+        with running(first, "--scheduler", address, env=ours) as process:
+            until(lambda: len(phases_in(first)) >= 2, while_runs=process)
+            processes[1].kill()
+            _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        with running(second, "--scheduler", address, env=ours) as process:
+            until(lambda: len(phases_in(second)) >= 2, while_runs=process)
+            processes[0].kill()
+            _, errors = process.communicate()
+        assert process.returncode == 5, errors
+    kept = {path: path.read_bytes() for path in phases_in(second)}
+    done = finished(second)
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert rows_of(first) == rows_of(second) == rows_of(undisturbed)
 
 
 @pytest.mark.parametrize(

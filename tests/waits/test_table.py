@@ -15,7 +15,8 @@ from t3sim.experiment.running.runner import Outcome, run
 from t3sim.gpu.time_accounts import units_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
-from t3sim.results.waits import SCHEMA, WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
+from t3sim.results.waits import SCHEMA, WAITS_CSV, WAITS_PARQUET, PointPhase, waits_rows
+from t3sim.results.writer import csv_and_parquet
 from t3sim.strategies import Phase
 from tests.sweeps.sweeping import SMALL, experiment, phases_in
 
@@ -75,13 +76,13 @@ def test_a_run_that_finds_its_phases_finished_comes_to_the_same_bytes(
 def test_shares_are_of_the_units_of_one_gpu() -> None:
     simulated = Phase("fused, mca", 0, {}, Timeline(), waits=WAITS)
     phase = PointPhase(3, None, None, 2, "t3-tiny", "t3", "explicit", 0.5, simulated)
-    text, parquet = waits_bytes([phase])
+    text, parquet = csv_and_parquet(SCHEMA, [*waits_rows(phase)])
     rows = list(csv.DictReader(io.StringIO(text.decode())))
     assert [(row["gpu"], row["reason"], row["time_us"], row["share"]) for row in rows] == [
         ("gpu[0]", "working", "150.0", "0.75"), ("gpu[0]", "link", "50.0", "0.25"),
         ("gpu[1]", "working", "200.0", "1.0"), ("gpu[1]", "DRAM", "50.0", "1.0"),
     ]  # fmt: skip
     assert pq.read_table(io.BytesIO(parquet)).num_rows == 4
-    text, parquet = waits_bytes([])
+    text, parquet = csv_and_parquet(SCHEMA, [])
     assert text.decode().split() == [",".join(SCHEMA.names)]
     assert pq.read_table(io.BytesIO(parquet)).schema.names == SCHEMA.names

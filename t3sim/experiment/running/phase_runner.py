@@ -5,10 +5,12 @@ at once, so after any interruption the next run resumes there.
 
 Phases depend on each other.  A task is submitted when the phases that it starts from are finished.  A point whose
 phases are all finished is asked once more, for its result.
+
+Of finished phases the last ``MOST_KNOWN`` that were used are in memory; the others are read from their files again.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from t3sim.strategies import Phase
 from t3sim.system.parts import PhaseJob, PhasePlan
 
 COUNTED_BY_AUDIT = {"has_checks": ("n_phases", "n_commands", "n_looks"), "has_data": ("n_granules", "n_values")}
+MOST_KNOWN = 256  # finished phases in memory
 Progress = Callable[[str, float], None]
 
 
@@ -53,22 +56,24 @@ class PhaseRunner:
     def __init__(
         self, points: Sequence[MadeOfPhases], folder: str | Path, audit: Audit | None = None, *,
         has_timeline: bool = False, is_lenient: bool = False, noun: str = "points",
-        refused: Mapping[int, str] | None = None,
+        refused: Mapping[int, str] | None = None, results: MutableMapping[int, PointResult] | None = None,
     ) -> None:  # fmt: skip
         """Plan the phases; *audit* follows them and counts what it looks at, with timelines if *has_timeline*.
 
         *is_lenient*: an error of the simulator fails the points concerned instead of ending the run.  *noun* is what
-        progress calls the points.  *refused* are points that are not simulated, with the reasons.
+        progress calls the points.  *refused* are points that are not simulated, with the reasons; *results* receives
+        the finished ones (default: a dictionary).
         """
         self.points = points
         self.audit = Audit() if audit is None else audit
         self.audit.has_timeline = has_timeline
         self.noun = noun
-        self.results: dict[int, PointResult] = {}
+        self.results: MutableMapping[int, PointResult] = {} if results is None else results
         self._is_lenient = is_lenient
         self._store = PhaseFolder(prepare_folder(folder))
         self._tasks: dict[str, PhaseTask] = {}  # by digest, in the order of the points
-        self._known: dict[str, StoredPhase] = {}
+        self._known: OrderedDict[str, StoredPhase] = OrderedDict()  # finished, by digest, those used last at the end
+        self._finished: set[str] = set()
         self._failed: dict[str, str] = {}  # reasons by digest
         self._refused = dict(refused or {})  # points that cannot be planned, with the reasons
         self._of_point: list[tuple[str, ...]] = [()] * len(points)  # digests of what each needs, as far as known
@@ -95,7 +100,7 @@ class PhaseRunner:
     @property
     def missing(self) -> list[PhaseTask]:
         """The phases that are still to be simulated, in the order of the points."""
-        return [task for digest, task in self._tasks.items() if digest not in self._known]
+        return [task for digest, task in self._tasks.items() if digest not in self._finished]
 
     @property
     def failed(self) -> dict[int, FailedPhase]:
@@ -137,7 +142,7 @@ class PhaseRunner:
                 self._take(decode(outcome.content, with_timeline=self.audit.has_timeline))
                 for i in list(self._points_of[digest]):
                     needed = self._of_point[i]  # all of it is there, or a part that can start now
-                    can_go_on = any(map(self._is_ready, needed)) or all(one in self._known for one in needed)
+                    can_go_on = any(map(self._is_ready, needed)) or all(one in self._finished for one in needed)
                     if can_go_on and self._ask(i):
                         done(i)
                 if longest_first:
@@ -199,8 +204,8 @@ class PhaseRunner:
 
     def _is_ready(self, digest: str) -> bool:
         """Return whether a phase is to be submitted: it is missing, and those that it starts from are finished."""
-        is_new = digest not in self._known and digest not in self._submitted
-        return is_new and all(needed in self._known for needed in self._tasks[digest].after)
+        is_new = digest not in self._finished and digest not in self._submitted
+        return is_new and all(needed in self._finished for needed in self._tasks[digest].after)
 
     def _stored(self, job: PhaseJob, point: MadeOfPhases) -> StoredPhase | None:
         """Return the finished phase of *job*; what is asked for the first time becomes a task, or is in the folder."""
@@ -216,11 +221,40 @@ class PhaseRunner:
             stored = self._store.load(digest, with_timeline=audit.has_timeline)
             if stored is not None and stored.was_followed_by(audit):
                 self._take(stored)
-        return self._known.get(digest)
+        return self._known_phase(digest) if digest in self._finished else None
+
+    def _known_phase(self, digest: str) -> StoredPhase:
+        """Return a finished phase, from memory or from its file; ``EnvironmentFailure`` if that has gone meanwhile."""
+        if digest not in self._known:
+            stored = self._store.load(digest, with_timeline=self.audit.has_timeline)
+            if stored is None:
+                raise EnvironmentFailure(f"{self._store.path_of(digest)}: was removed or changed while this runs")
+            self._remember(stored)
+        self._known.move_to_end(digest)
+        return self._known[digest]
+
+    def _remember(self, stored: StoredPhase) -> None:
+        """Keep a finished phase in memory, and forget the one that was not used for longest if there are too many."""
+        self._known[stored.digest] = stored
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    def result_again(self, i: int) -> PointResult:
+        """Return the result of point *i*, which is finished, made anew from its phases."""
+        given: dict[str, StoredPhase] = {}
+
+        def finished(job: PhaseJob) -> Phase:
+            stored = self._known_phase(self._digest_of[job.key])
+            given[stored.digest] = stored
+            return stored.phase
+
+        result = self.points[i].result(PhasePlan(finished), self.audit)
+        return PointResult(result, {digest: stored.wall_s for digest, stored in given.items()})
 
     def _take(self, stored: StoredPhase) -> None:
         """Note a finished phase and what checks looked at in it."""
-        self._known[stored.digest] = stored
+        self._remember(stored)
+        self._finished.add(stored.digest)
         for kind, names in COUNTED_BY_AUDIT.items():
             for name in names if getattr(self.audit, kind) else ():
                 setattr(self.audit, name, getattr(self.audit, name) + int(stored.checks.get(name, 0)))

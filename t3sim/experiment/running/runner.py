@@ -8,12 +8,12 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
@@ -22,13 +22,13 @@ from t3sim.experiment.planning.axes import axis_texts, idle_axes
 from t3sim.experiment.planning.plan import Experiment, Overrides, Source, load_experiment
 from t3sim.experiment.planning.policy_trial import try_policies
 from t3sim.experiment.running.phase_files import PHASES_NAME
-from t3sim.experiment.running.phase_runner import PhaseRunner, Progress
+from t3sim.experiment.running.phase_runner import PhaseRunner, PointResult, Progress
 from t3sim.experiment.running.phase_task import ExperimentPoint, Say
 from t3sim.experiment.running.point_record import record_of
 from t3sim.experiment.running.result_folder import default_folder, owned
 from t3sim.experiment.running.result_table import RESOLVED_NAME, TIMELINE_NAME, ResultTable, replaced_results
 from t3sim.experiment.running.workers import THIS_PROCESS, Workers
-from t3sim.files import publish
+from t3sim.files import publish, publishing
 from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Timeline
 from t3sim.results.csv_table import table_bytes
@@ -36,15 +36,18 @@ from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import write_manifest
 from t3sim.results.record import RunRecord
-from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_bytes
+from t3sim.results.spans import SCHEMA as SPANS_SCHEMA
+from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_rows
 from t3sim.results.timeseries import TIMESERIES_NAME, timeseries_bytes
-from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
-from t3sim.results.writer import FAILED_NAME, frame_of, results_bytes, write_results
+from t3sim.results.waits import SCHEMA as WAITS_SCHEMA
+from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_rows
+from t3sim.results.writer import FAILED_NAME, PARQUET_NAME, TableFiles, frame_of, write_results
 from t3sim.strategies import Phase, overlap_strategies
 from t3sim.system.simulate import SimulationResult
 
 FEW_PHASES = 4  # for each worker (assumed)
 MOST_POINTS_WITH_TIMELINE = 10
+MOST_RESULTS = 200  # in memory; those of more points are made from their phases when they are asked for
 TABLES_OF_PHASES = WAITS_CSV, WAITS_PARQUET, SPANS_CSV, SPANS_PARQUET
 NumberedPoint = tuple[int, RunRecord, SimulationResult]  # as in the experiment, from 1
 
@@ -59,12 +62,58 @@ class FailedPoint:
     reason: str
 
 
+class PointResults(MutableMapping[int, PointResult]):
+    """The results of finished points by index; in memory are the first ``MOST_RESULTS`` and the last one."""
+
+    def __init__(self, again: Callable[[int], PointResult]) -> None:
+        """*again* makes the result of a finished point once more."""
+        self._again = again
+        self._found: dict[int, PointResult | None] = {}  # None: not in memory
+        self._last: dict[int, PointResult] = {}
+
+    def __getitem__(self, i: int) -> PointResult:
+        return self._last.get(i) or self._found[i] or self._again(i)
+
+    def __setitem__(self, i: int, result: PointResult) -> None:
+        self._last = {i: result}
+        self._found[i] = result if len(self._found) < MOST_RESULTS else None
+
+    def __delitem__(self, i: int) -> None:
+        del self._found[i]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+class Results(Sequence[SimulationResult]):
+    """The results of the points of an experiment that did not fail, in order; each is made when it is asked for."""
+
+    def __init__(self, numbers: Sequence[int], of_point: Callable[[int], SimulationResult]) -> None:
+        """*numbers* are the indices of the points, which *of_point* takes."""
+        self._numbers, self._of_point = numbers, of_point
+
+    @overload
+    def __getitem__(self, place: int) -> SimulationResult: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[SimulationResult]: ...
+    def __getitem__(self, place: int | slice) -> SimulationResult | Sequence[SimulationResult]:
+        if isinstance(place, slice):
+            return Results(self._numbers[place], self._of_point)
+        return self._of_point(self._numbers[place])
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a finished experiment left: one record and one result for each point that did not fail, and the files."""
 
     records: list[RunRecord]
-    results: list[SimulationResult]
+    results: Sequence[SimulationResult]
     files: dict[str, Path]
     failed: list[FailedPoint] = field(default_factory=list)
     idle_axes: list[str] = field(default_factory=list)  # swept keys that changed nothing
@@ -76,24 +125,27 @@ class Outcome:
 
     @cached_property
     def table(self) -> Any:
-        """A DataFrame of what ``results.parquet`` holds: a row for each point, README says what the columns mean."""
-        return frame_of(results_bytes(self.records))
+        """A DataFrame of ``results.parquet``: a row for each point, README says what the columns mean."""
+        return self._frame(PARQUET_NAME)
 
     @cached_property
     def waits(self) -> Any:
-        """A DataFrame of what ``waits.parquet`` holds: what the units of each GPU waited for, phase by phase."""
-        return frame_of(waits_bytes(self.phases()))
+        """A DataFrame of ``waits.parquet``: what the units of each GPU waited for, phase by phase."""
+        return self._frame(WAITS_PARQUET)
 
     @cached_property
     def spans(self) -> Any:
-        """A DataFrame of what ``spans.parquet`` holds: when each operation ran, and the bytes that it moved."""
-        return frame_of(spans_bytes(self.phases()))
+        """A DataFrame of ``spans.parquet``: when each operation ran, and the bytes that it moved."""
+        return self._frame(SPANS_PARQUET)
 
-    def phases(self) -> list[PointPhase]:
-        """Return every phase of the points, those that points share for each."""
+    def _frame(self, name: str) -> Any:
+        return frame_of(self.files[name].read_bytes())
+
+    def phases(self) -> Iterator[PointPhase]:
+        """Yield every phase of the points, those that points share for each."""
         failed = {point.number for point in self.failed}
         numbers = (number for number in count(1) if number not in failed)
-        return list(phases_of_points(zip(numbers, self.records, self.results)))  # noqa: B905 - without end
+        return phases_of_points(zip(numbers, self.records, self.results))  # noqa: B905 - without end
 
 
 def run(
@@ -143,6 +195,7 @@ class Sweep(PhaseRunner):
             audit,
             has_timeline=len(experiment.points) <= MOST_POINTS_WITH_TIMELINE if timeline is None else timeline,
             refused=experiment.refused,
+            results=PointResults(self.result_again),
         )
 
     def run(
@@ -204,23 +257,28 @@ class Sweep(PhaseRunner):
         failed = [FailedPoint(i + 1, points[i], one.phase, one.reason) for i, one in self.failed.items()]
         records = table.compared()
         done = sorted(self.results)
-        results = [self._result(i) for i in done]
+        results = Results(done, self._result)
         idle = idle_axes(self.experiment, table.records)
         if not table.is_of_same:
             table.remove_finished_result()
         csv, parquet = write_results(folder, records)
         files = {"results.csv": csv, "results.parquet": parquet, **write_gpus(folder, list(gpu_rows(results)))}
         files |= {name: folder / name for name in TABLES_OF_PHASES}
-        phases = Outcome(records, results, files, failed).phases()
-        contents = (*waits_bytes(phases), *spans_bytes(phases))
-        publish(dict(zip((files[name] for name in TABLES_OF_PHASES), contents, strict=True)))
+        outcome = Outcome(records, results, files, failed, idle)
+        with publishing(*(files[name] for name in TABLES_OF_PHASES)) as streams:
+            waits, spans = TableFiles(WAITS_SCHEMA, *streams[:2]), TableFiles(SPANS_SCHEMA, *streams[2:])
+            for phase in outcome.phases():
+                waits.add(waits_rows(phase))
+                spans.add(spans_rows(phase))
+            waits.close()
+            spans.close()
         if failed:
             files[FAILED_NAME] = folder / FAILED_NAME
             publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in self.failed])})
         if self.audit.has_timeline:
             files |= {"timeline": folder / TIMELINE_NAME, "timeseries": folder / TIMESERIES_NAME}
             publish({files["timeline"]: timeline_bytes(timelines_of(results))})
-            publish({files["timeseries"]: timeseries_bytes(phases)})
+            publish({files["timeseries"]: timeseries_bytes(outcome.phases())})
         files.update(self._write_inputs())
         files["manifest"] = write_manifest(
             folder,
@@ -233,7 +291,7 @@ class Sweep(PhaseRunner):
             idle_axes=idle,
             wall_s=round(time.perf_counter() - self._started, 3),
         )
-        return Outcome(records, results, files, failed, idle)
+        return outcome
 
 
 def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
