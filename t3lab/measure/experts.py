@@ -63,7 +63,7 @@ def _measured(is_quick: bool, queue: Any) -> None:
             for routing in ROUTINGS:
                 rows = rows_of_experts(routing, tokens, experts)
                 shape = {"tokens": tokens, "experts": experts, "n": n, "k": k, "routing": routing}
-                facts = {"largest": max(rows), "element": "bf16", "operands": "rotated"}
+                facts = {"largest": max(rows), "element": "bf16", "operands": "rotated", "kernel": "torch-grouped"}
                 found.append({**shape, **facts, "time_samples_us": _timed(torch, weights, rows)})
         del weights
     queue.put(found)

@@ -394,7 +394,8 @@ _ALL = (
         _count("tokens", "", "rows of all experts"), _count("experts", "", "GEMMs, each with its weights"),
         *GEMM[1:], ROUTING,
         _time("time_us", "median", grouped_floor),
-        optional=(*EDGES, _count("largest", "", "rows of the expert with most"), ELEMENT, WEIGHTS, OPERANDS, SOURCE),
+        optional=(*EDGES, _count("largest", "", "rows of the expert with most"), ELEMENT, WEIGHTS, OPERANDS, SOURCE,
+                  _text("kernel", "library of configs/kernel, like torch-grouped; empty: that of the machine")),
     ),
     _kind(
         "dispatch_combine", "dispatch of tokens to the GPUs of their experts, or combine of what these computed",

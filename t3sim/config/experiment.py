@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES, ElementName
 from t3sim.config.experts import ExpertsSpec
@@ -235,6 +243,21 @@ class TilingSpec(Spec):
         description="Workgroups that share operand loads: consecutive workgroups of a cluster, or workgroups on two "
         "neighbouring compute units with merged loads. Each loads half of the shared operand.",
     )
+    whole_clusters: bool = Field(
+        False,
+        description="Grouped GEMM: the tile rows of each group are rounded up to whole clusters. An empty tile takes a "
+        "compute unit as long as its neighbour's, loads its share of what both need, and stores nothing.",
+    )
+    fills_tiles: bool = Field(
+        False,
+        description="Operand lines of a tile beyond the array, or beyond the group of a grouped GEMM, are filled with "
+        "zeros, at `machine.gpu.compute_unit.zero_fill_bytes_per_cycle`; otherwise they take no time.",
+    )
+    preparation: Latency = Field(
+        0,
+        description="Grouped GEMM: duration of a kernel that writes the sizes and addresses of its groups, launched "
+        "before it. 0: there is no such kernel.",
+    )
     column_major: bool = Field(
         False,
         description="Column-major storage of the arrays, as in BLAS; tiles are numbered along rows in both cases.",
@@ -270,11 +293,31 @@ class PartialSumsSpec(Spec):
     least_slices: Count = Field(1, description="Slices of k that a panel has at least, for the library to split k.")
 
 
+class KernelRuleSpec(Spec):
+    """A kernel, and the GEMMs that a library runs it for."""
+
+    kernel: str = Field(description="Name of one of `kernels`.")
+    rows: Count | None = Field(
+        None,
+        description="For GEMMs of at most so many rows; of a grouped GEMM: so many in the mean of all its groups. If "
+        "`columns` is given too, one of both is enough; without either, for all GEMMs.",
+    )
+    columns: Count | None = Field(None, description="For GEMMs of at most so many columns.")
+
+
 class KernelLibrarySpec(Spec):
     """The GEMM kernels of a library, by name, and by what it chooses among them for a shape."""
 
-    operand_cost: Annotated[Count, Unit("multiply-adds")] = Field(
-        description="Cost of loading one operand element on a compute unit, in the library's cost model."
+    rules: tuple[KernelRuleSpec, ...] = Field(
+        (),
+        description="Choice of the kernel: the first rule that holds. If omitted, the kernel with the shortest "
+        "schedule in the library's cost model.",
+    )
+    operand_cost: Annotated[Count, Unit("multiply-adds")] | None = Field(
+        None,
+        validate_default=True,
+        description="Cost of loading one operand element on a compute unit, in the library's cost model. Needed unless "
+        "there are `rules`.",
     )
     load_cost: Annotated[Count | Literal[0], Unit("multiply-adds")] = Field(
         0, description="Least time for loading one operand element, which bounds kernels of small tiles."
@@ -286,8 +329,15 @@ class KernelLibrarySpec(Spec):
         description="Kernels by name, each with the keys of one kernel; `every` holds common keys."
     )
 
+    @field_validator("operand_cost")
+    @classmethod
+    def _needed_without_rules(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is None and not info.data.get("rules"):
+            raise PydanticCustomError("missing", "Field required")
+        return value
+
     def __hash__(self) -> int:
-        return hash((self.operand_cost, self.load_cost, self.partial_sums, tuple(self.kernels.items())))
+        return hash((self.rules, self.operand_cost, self.load_cost, self.partial_sums, tuple(self.kernels.items())))
 
 
 Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for every GEMM, or a choice for each

@@ -78,6 +78,11 @@ class ComputeUnitSpec(Spec):
     l2_store_bytes_per_cycle: Annotated[Count, Unit("B/cycle")] = Field(
         description="Store bandwidth between a compute unit and the L2."
     )
+    zero_fill_bytes_per_cycle: BytesPerCycle | None = Field(
+        None,
+        description="Rate at which a compute unit fills operand lines beyond the array with zeros, in place of loading "
+        "them, for kernels with `tiling.fills_tiles`. If omitted, this takes no time.",
+    )
     store_header: Annotated[BytesOrZero, AtMost(1 << 16)] = Field(
         0, description="Header bytes that each remotely stored line adds to the store path."
     )

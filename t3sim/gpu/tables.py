@@ -281,7 +281,9 @@ class TableBuilder:
         units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
         operation.is_persistent, operation.prologue_ticks = tiling.persistent, self.ticks.from_ps(tiling.prologue)
-        operation.epilogue_ticks = tiling.epilogue * self.ticks.period(machine.gpu.compute_clock)
+        cycle, filled = self.ticks.period(machine.gpu.compute_clock), machine.gpu.compute_unit.zero_fill_bytes_per_cycle
+        operation.epilogue_ticks = tiling.epilogue * cycle
+        operation.zero_fill_ticks = -(-machine.gpu.l2.line * cycle // filled) if tiling.fills_tiles and filled else 0
         if (of.stores.signal != operations.NONE).any():
             operation.count_ticks = self.ticks.from_ps(machine.gpu.compute_unit.count_latency)
         operation.n_slots = resident_workgroups(machine, tiling)

@@ -40,6 +40,7 @@ from t3sim.program.operations import (
     tile_granules,
 )
 from t3sim.program.operator import Operator
+from t3sim.workload.grouped import grouped_launch
 from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, TileTrace, output_pitch_bytes
 
 Units = tuple[int, int] | None
@@ -60,6 +61,7 @@ def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None, by_own
     return Gemm(
         name="gemm", trace=trace, a=a.first, b=b.first, stores=stores, parts=parts,
         order=op.order(rank, by_owner=by_owner), units=units,
+        launch=grouped_launch(trace, op.machine.gpu.kernel_launch),
     )  # fmt: skip
 
 

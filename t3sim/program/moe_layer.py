@@ -5,22 +5,28 @@ A program has one stage, whose input is there at the start, or several of one ``
 *Normal form* (DeepEP, ``csrc/kernels/intranode.cu``): a notification says who sends how much; then a token goes once to
 each GPU that has experts of it.  Half of the kernel's workgroups are senders, half are receivers, in pairs (channels).
 A sender stores rows in a receive buffer, a few tokens for each GPU at a time, and the receiver copies them from there.
+Before each of these chunks it loads from the other GPU how far the receiver has come; behind it come a fence, which
+ends when what was stored has arrived, and a flag.  A warp copies a row at a time, in the pieces that DeepEP unrolls.
 Other kernels copy tokens to the rows of their experts, and add up the rows of a token at the GPU of its experts.
 Combine is the same in the other direction; its receivers add up.
 
 *Low-latency form* (DeepEP, ``csrc/kernels/internode_ll.cu``): without a notification, a token goes to each of its
-experts, converted to the type of its rows on the way; workgroups of a second half wait for the rows of one expert from
-one GPU each, and copy them.  Combine stores each row at the GPU of its token, where the rows of a token are added up.
+experts, converted to the type of its rows on the way; each row gets its place from a counter, and is followed by a
+fence.  When all workgroups have sent, each tells its experts at other GPUs, and a barrier of the grid follows;
+then workgroups wait for the rows of one expert from one GPU each, and copy them.  Combine stores each row at the GPU
+of its token, with a fence and a flag for each expert; behind a barrier of the grid the rows of a token are added up.
 
 The weight of an expert is part of its row, wherever kernels multiply by it.
-Leaves out: flags and indices of tokens that are stored beside their data; that receive buffers are used again and
-again; the layout kernel before the normal dispatch.
+Leaves out: indices of tokens that are stored beside their data, and the flags by which a sender finds the tokens of a
+GPU; that receive buffers are used again and again; the layout kernel before the normal dispatch, and the host, which
+waits for the counts of a new layout before it launches the dispatch.
 On several nodes see ``moe_nodes``.
 Pinned by ``tests/program/test_moe_layer.py``.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +36,7 @@ from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.errors import UsageError
 from t3sim.program.moe_operator import HeldRows, MoeOperator, Places, position_in
 from t3sim.program.operations import (
+    AT_OPERANDS,
     NIC,
     NONE,
     STORE,
@@ -45,13 +52,17 @@ from t3sim.program.operations import (
     Stores,
     Wait,
 )
-from t3sim.program.row_steps import Steps, batched, copies_to, dealt, in_columns, steps, waiting
+from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, dealt, in_columns, steps, waiting
+from t3sim.workload.grouped import grouped_launch
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 DISPATCH_CHUNK, COMBINE_CHUNK = 6, 4  # tokens that a sender of the normal form stores for each GPU at a time
 NORMAL_WARPS, LOW_LATENCY_WARPS, COPY_WARPS = 24, 32, 16  # of a workgroup
-NOTIFICATION_BARRIERS, COMBINE_BARRIERS = 3, 1
-UNROLLED_BYTES = 4096  # that a warp loads of a row at a time: eight times 16 B for each thread
+# That a warp loads of a row at a time: 512 B for each load of its threads.  Senders of dispatch and combine unroll five
+# and four, other kernels eight; receivers of combine add up 512 B of each row, and those of dispatch copy half a row.
+DISPATCH_BYTES, COMBINE_BYTES, SUM_BYTES, UNROLLED_BYTES = 5 * 512, 4 * 512, 512, 8 * 512
+COUNT_BYTES = 4  # of the rows of an expert, or of a GPU
+NEW, CACHED = range(2)  # layouts of a dispatch
 MESSAGES = 8  # their stream
 TOKEN_BITS = 16  # of an element of tokens, before they are converted
 
@@ -211,8 +222,9 @@ class MoeLayer:
         lines = longest if bytes_at_a_time is None else min(max(bytes_at_a_time // gpu.l2.line, 1), longest)
         has_wavefronts = gpu.collective_kernel.n_wavefronts > 0
         return Moves(
-            name=self.label + name, steps=table, n_workgroups=table.shape[1], wake=gpu.compute_unit.flag_latency,
-            wavefronts=(warps, lines) if has_wavefronts else None, **{"stream": self.stream, **more},
+            name=self.label + name, steps=table, n_workgroups=table.shape[1],
+            wavefronts=(warps, lines) if has_wavefronts else None,
+            **{"stream": self.stream, "wake": gpu.compute_unit.flag_latency, **more},
         )  # fmt: skip
 
     def _units(self, more: dict[str, Any]) -> int:
@@ -227,14 +239,29 @@ class MoeLayer:
         """Return a kernel whose workgroups share each step."""
         return Moves(name=self.label + name, steps=one.reshape(-1, 1), **{"stream": self.stream, **more})
 
-    def _notification(self, name: str, n_barriers: int, **more: Any) -> tuple[Moves, Wait]:
-        """Return a kernel of one workgroup in which all GPUs tell each other so many times, and what holds then."""
+    def _notification(self, name: str, n_cleaned: int, *, tells_counts: bool, **more: Any) -> tuple[Moves, Wait]:
+        """Return a kernel of one workgroup that makes the queues ready, and what holds when it has.
+
+        Behind a barrier of all GPUs it may tell each how many rows it gets, with another barrier; then it clears its
+        queues, *n_cleaned* granules, and a last barrier says so.
+        """
+        n_barriers = 2 + tells_counts
         told = self.memory.signal(self.label + name, n_barriers)
         over = self.memory.signal(f"{self.label}{name} is over")
         place = self._buffer(name, n_barriers * self.n, self.line)
+        queues = self._buffer(f"queues of {name}", 1, n_cleaned)
+        counts = self._buffer(f"counts of {name}", self.n, n_counts := self._granules_of_counts())
         distance = np.arange(1, self.n)
         column = [steps(1, n_operands=0)]
         for number in range(n_barriers):
+            if tells_counts and number == 1:
+                column.append(batched(steps(
+                    self.n - 1, n_operands=0, n_granules=n_counts, send=STORE, distance=distance,
+                    destination=counts.first + -distance % self.n * n_counts,
+                ), 0 * distance))  # fmt: skip
+                column.append(self._round_trip(distance[-1:], told[0]))
+            if number == n_barriers - 1:
+                column.append(steps(1, n_operands=0, n_granules=n_cleaned, kept_at=queues.first))
             there = place.first + (number * self.n + distance) * self.line
             tell = steps(self.n - 1, n_operands=0, n_granules=1, send=STORE, distance=distance, destination=there,
                          post_signal=told[number])  # fmt: skip
@@ -256,10 +283,21 @@ class MoeLayer:
         name = f"{self.label}{name}, messages"
         return [Moves(name=name, steps=in_columns(columns), engine=NIC, stream=MESSAGES, launch=0)]
 
+    def _granules_of_counts(self) -> int:
+        """Return granules of the counts that a GPU tells another one: of its rows there, and of each expert there."""
+        return -(-(1 + self.op.routing.experts_per_gpu) * COUNT_BYTES // self.op.granule)
+
+    def _round_trip(self, distance: Ints, signal: int) -> Steps:
+        """Return steps that load a word from the GPUs at these distances, or wait until what was stored has arrived."""
+        return steps(len(distance), source=distance, wait_signal=signal, wait_at_least=0, wait_where=AT_OPERANDS)
+
     # --- normal form -----------------------------------------------------------------------------------
 
-    def dispatch(self, sms: int, first_unit: int = 0, **more: Any) -> list[Operation]:
-        """Return the normal dispatch on *sms* compute units: it leaves the copies of tokens that the rank gets."""
+    def dispatch(self, sms: int, first_unit: int = 0, *, layout: int = NEW, **more: Any) -> list[Operation]:
+        """Return the normal dispatch on *sms* compute units: it leaves the copies of tokens that the rank gets.
+
+        Of a CACHED layout all GPUs know how many rows they get.
+        """
         op, c, row, pitch = self.op, self._channels(sms), self.op.sent_row, self.sent_pitch
         given = self._buffer("tokens", op.n_tokens, pitch)
         staged, self.received = (self._buffer(name, self.n_copies, pitch) for name in ("receive buffer", "received"))
@@ -276,11 +314,13 @@ class MoeLayer:
         )  # fmt: skip
         lane = held.distance * c + held.token % c
         chunk = position_in(lane) // DISPATCH_CHUNK
-        due = np.minimum((chunk + 1) * DISPATCH_CHUNK, np.bincount(lane, minlength=self.n * c)[lane]) * row
-        notify, told = self._notification("notify dispatch", NOTIFICATION_BARRIERS, **more)
-        name, columns = "dispatch", self._sending(sends, sent.token % c, sent.distance, c, DISPATCH_CHUNK)
+        due = np.minimum((chunk + 1) * DISPATCH_CHUNK, np.bincount(lane, minlength=self.n * c)[lane]) * row + chunk + 1
+        notify, told = self._notification("notify dispatch", self._queues(c), tells_counts=layout == NEW, **more)
+        flags = self._buffer("flags of dispatch", self.n * c, self.line)
+        columns = self._sending(sends, sent.token % c, sent.distance, c, DISPATCH_CHUNK, flags, arrived)
         receiving = self._receiving(receives, held.token % c, chunk, arrived + lane[:, None], due[:, None], c)
-        return [notify, *self._roles(name, columns, receiving, told, first_unit, **more)]
+        pieces = DISPATCH_BYTES, -(-row * op.granule // 2)
+        return [notify, *self._roles("dispatch", columns, receiving, pieces, told, first_unit, **more)]
 
     def combine(self, sms: int, first_unit: int = 0, **more: Any) -> list[Operation]:
         """Return the normal combine on *sms* compute units: tokens are the sums of what GPUs have made of them."""
@@ -304,12 +344,14 @@ class MoeLayer:
         signals = np.full((op.n_tokens, max(int(own.count.max(initial=1)), 1)), NONE)
         due = np.zeros_like(signals)
         signals[sent.token, sent.index] = arrived + lane
-        due[sent.token, sent.index] = (position_in(lane) + 1) * row
+        due[sent.token, sent.index] = (position_in(lane) + 1) * row + position_in(lane) // COMBINE_CHUNK + 1
         batch = position_in(token % c) // NORMAL_WARPS
-        notify, told = self._notification("notify combine", COMBINE_BARRIERS, **more)
-        columns = self._sending(sends, held.token % c, held.distance, c, COMBINE_CHUNK)
+        notify, told = self._notification("notify combine", self._queues(c), tells_counts=False, **more)
+        flags = self._buffer("flags of combine", self.n * c, self.line)
+        columns = self._sending(sends, held.token % c, held.distance, c, COMBINE_CHUNK, flags, arrived)
         receiving = self._receiving(receives, token % c, batch, signals[token], due[token], c)
-        return [notify, *self._roles("combine", columns, receiving, told, first_unit, **more)]
+        pieces = COMBINE_BYTES, SUM_BYTES
+        return [notify, *self._roles("combine", columns, receiving, pieces, told, first_unit, **more)]
 
     def _channels(self, sms: int) -> int:
         """Return the channels of a kernel of *sms* workgroups; ``UsageError`` if the GPU has not as many units."""
@@ -318,11 +360,34 @@ class MoeLayer:
             raise UsageError(f"strategy.sms: is {sms}; a channel takes 2 compute units, and a GPU has {most}")
         return sms // 2
 
-    def _sending(self, sends: Steps, channel: Ints, distance: Ints, c: int, chunk: int) -> list[Steps]:
-        """Return the steps of the senders: a batch has a chunk of rows for each GPU, those for the next one first."""
+    def _queues(self, c: int) -> int:
+        """Return granules of the heads, tails, first and last rows of the queues of *c* channels."""
+        return -(-4 * COUNT_BYTES * self.n * c // self.op.granule)
+
+    def _sending(
+        self, sends: Steps, channel: Ints, distance: Ints, c: int, chunk: int, flags: Buffer, arrived: int
+    ) -> list[Steps]:
+        """Return the steps of the senders: a batch has a chunk of rows for each GPU, those for the next one first.
+
+        The queues of other GPUs are asked concurrently, and a fence ends for all of them: one stands for all.
+        """
         batch = position_in(distance * c + channel) // chunk
         order = np.lexsort(((distance - 1) % self.n, batch, channel))
-        return [batched(sends[one], batch[one]) for one in (order[channel[order] == number] for number in range(c))]
+        columns = []
+        for number in range(c):
+            mine = order[channel[order] == number]
+            column = [steps(0)]
+            for one in np.split(mine, np.flatnonzero(np.diff(batch[mine])) + 1) if len(mine) else ():
+                to = distance[one][np.flatnonzero(np.diff(distance[one], prepend=NONE))]
+                away = to[to != 0]
+                lane = -to % self.n * c + number
+                tell = copies_to(to, 0 * to, flags.first + lane * self.line, 1, arrived + lane, n_operands=0)
+                column += [
+                    self._round_trip(away[:1], arrived), batched(sends[one], 0 * one),
+                    self._round_trip(away[-1:], arrived), batched(tell, 0 * to),
+                ]  # fmt: skip
+            columns.append(np.concatenate(column))
+        return columns
 
     def _receiving(self, every: Steps, channel: Ints, batch: Ints, signal: Ints, due: Ints, c: int) -> list[Steps]:
         """Return the steps of the receivers: each batch waits until its signals, [step, number], have what is *due*."""
@@ -341,18 +406,31 @@ class MoeLayer:
         return columns
 
     def _roles(
-        self, name: str, sending: list[Steps], receiving: list[Steps], told: Wait, first_unit: int, **more: Any
+        self,
+        name: str,
+        sending: list[Steps],
+        receiving: list[Steps],
+        pieces: tuple[int, int],
+        told: Wait,
+        first_unit: int,
+        **more: Any,
     ) -> list[Operation]:
-        """Return the two halves of a kernel: senders in a stream beside that of the layer, which has the receivers."""
-        c, gpu = len(sending), self.op.machine.gpu
+        """Return the two halves of a kernel: senders in a stream beside that of the layer, which has the receivers.
+
+        *pieces*: bytes of a row that a warp of each loads at a time.
+        """
+        c, granule = len(sending), self.op.granule
+        sending, receiving = (
+            [by_one_warp(one, max(piece // granule, 1)) for one in columns]
+            for columns, piece in zip((sending, receiving), pieces, strict=True)
+        )
         runs = {"stream": self.stream, **more}
         beside = {**runs, "stream": runs["stream"] + 1, "after": (told,)}
-        fence = gpu.collective_kernel.slice_overhead
         return [
-            self.kernel(f"{name}, senders", in_columns(sending), NORMAL_WARPS, units=(first_unit, first_unit + c),
-                         step_overhead=fence, **beside),
-            self.kernel(f"{name}, receivers", in_columns(receiving), NORMAL_WARPS,
-                         units=(first_unit + c, first_unit + 2 * c), **runs),
+            self.kernel(f"{name}, senders", in_columns(sending), NORMAL_WARPS, pieces[0],
+                        units=(first_unit, first_unit + c), wake=0, **beside),
+            self.kernel(f"{name}, receivers", in_columns(receiving), NORMAL_WARPS, pieces[1],
+                        units=(first_unit + c, first_unit + 2 * c), **runs),
         ]  # fmt: skip
 
     def _places(self, places: dict[int, Places], distance: Ints, token: Ints, index: Ints) -> Ints:
@@ -486,6 +564,7 @@ class MoeLayer:
         stores.kind[:] = STORE
         return [Gemm(
             name=self.label + name, trace=trace, a=a.first, b=b.first, stores=stores, order=np.arange(len(tiles)),
+            launch=grouped_launch(trace, self.op.machine.gpu.kernel_launch),
             a_content=(content,), makes=made, **{"stream": self.stream, **more},
         )]  # fmt: skip
 
@@ -511,20 +590,32 @@ class MoeLayer:
         is_near, messages = sent.distance < op.ranks.per_node, []
         told = signal + sent.expert * self.n + op.ranks.back(sent.distance)
         sends = copies_to(sent.distance, cast.first + sent.token * row, arrived.first + sent.row * row, row, told)
+        counters, kept = (
+            self._buffer("counters", n_columns, self.line),
+            self._buffer("taken places", n_columns, self.line),
+        )
+        flags = self._group_flags("dispatch", signal, n_columns, for_experts=True)
+        ended = self.memory.signal(f"{self.label}sent", 1).first
         if op.ranks.n_nodes > 1:
             ready = self.memory.signal(f"{self.label}converted", op.n_tokens).first
             casts["post_signal"] = ready + token
             messages = self._single_messages("low-latency dispatch", sends[~is_near], ready + sent.token[~is_near])
         columns = []
         for column in range(n_columns):
-            mine = np.flatnonzero(is_near & (sent.token % n_columns == column))
-            own = token[token % n_columns == column]
-            every = np.concatenate([casts[own], sends[mine]])
-            of = np.concatenate([own * 2, sent.token[mine] * 2 + 1])
-            order = np.argsort(of, kind="stable")
-            columns.append(batched(every[order], of[order]))
+            at = column * self.line
+            parts = [steps(1, n_granules=1, n_operands=0, kept_at=counters.first + at)]
+            place = steps(1, n_granules=1, operand=counters.first + at, kept_at=kept.first + at)
+            for one in token[token % n_columns == column].tolist():
+                mine = np.arange(*np.searchsorted(sent.token, (one, one + 1)))
+                mine = mine[is_near[mine]]
+                away = sent.distance[mine][sent.distance[mine] != 0]
+                parts += [casts[one : one + 1], place, batched(sends[mine], 0 * sent.token[mine]),
+                          self._round_trip(away[-1:], ended)]  # fmt: skip
+            parts.append(steps(1, n_granules=1, n_operands=0, kept_at=kept.first + at, post_signal=ended))
+            parts += [waiting(np.array([ended]), np.array([n_columns])), flags[column]]
+            columns.append(np.concatenate(parts))
         send = self.kernel("low-latency dispatch, send", in_columns(columns), LOW_LATENCY_WARPS,
-                            UNROLLED_BYTES, makes=converted, **more)  # fmt: skip
+                            UNROLLED_BYTES, makes=converted, wake=0, **more)  # fmt: skip
         number = np.arange(len(held.token))
         copies = steps(
             len(number),
@@ -533,9 +624,9 @@ class MoeLayer:
             kept_at=self.multiplied.first + number * row,
         )
         group = held.expert * self.n + held.distance
-        receiving = self._by_group(copies, group, signal + group, n_groups, n_columns, row)
+        receiving = self._by_group(copies, group, signal, n_groups, n_columns, row)
         receive = self.kernel("low-latency dispatch, receive", in_columns(receiving), LOW_LATENCY_WARPS,
-                               UNROLLED_BYTES, launch=0, **more)  # fmt: skip
+                               UNROLLED_BYTES, launch=self._grid_barrier(), **more)  # fmt: skip
         return [send, *messages, receive]
 
     def _single_messages(self, name: str, sends: Steps, ready: Ints) -> list[Operation]:
@@ -544,18 +635,46 @@ class MoeLayer:
         sends["wait_signal"], sends["wait_at_least"] = ready, sends["n_granules"]
         return self.messages(name, sends, np.arange(len(sends)))
 
-    def _by_group(
-        self, every: Steps, group: Ints, signal: Ints | None, n_groups: int, n_columns: int, row: int
-    ) -> list[Steps]:
-        """Return columns of so many groups of rows each; with a *signal* each waits for all rows of its groups."""
+    def _grid_barrier(self) -> int:
+        """Return how long a barrier of all workgroups takes: each adds to a counter, and polls a flag."""
+        unit = self.op.machine.gpu.compute_unit
+        return unit.count_latency + unit.flag_latency
+
+    def _group_flags(self, name: str, signal: int, n_columns: int, *, for_experts: bool) -> list[Steps]:
+        """Return the last steps of workgroups, which tell GPUs of the node that all rows of an expert have been sent.
+
+        They share the pairs of an expert and a GPU.  A signal counts those of its expert, or of the GPU.
+        """
+        each, n_groups = self.op.routing.experts_per_gpu, -(-self.op.routing.n_experts // n_columns)
+        distance, expert = np.divmod(np.arange(each * self.n), each)
+        back, is_near = self.op.ranks.back(distance), distance < self.op.ranks.per_node
+        lane = expert * self.n + back
+        place = self._buffer(f"flags of {name}", len(lane), self.line).first + lane * self.line
+        told = copies_to(distance, 0 * lane, place, 1, signal + (lane if for_experts else back), n_operands=0)
         columns = []
+        for number in range(n_columns):
+            mine = np.arange(number * n_groups, min((number + 1) * n_groups, len(lane)))
+            mine = mine[is_near[mine]]
+            away = distance[mine][distance[mine] != 0]
+            columns.append(np.concatenate([self._round_trip(away[-1:], signal), batched(told[mine], 0 * lane[mine])]))
+        return columns
+
+    def _by_group(self, every: Steps, group: Ints, signal: int, n_groups: int, n_columns: int, row: int) -> list[Steps]:
+        """Return columns of so many groups of rows each; each waits for all rows of its groups, and their flags.
+
+        Signal *signal* + g is that of group g; with NONE they wait for nothing.
+        """
+        columns, granule = [], self.op.granule
         for number in range(n_columns):
             mine = np.flatnonzero(group // n_groups == number)
             column = [steps(0)]
-            if signal is not None:
-                which, counts = np.unique(signal[mine], return_counts=True)
-                column.append(waiting(which, counts * row))
-            columns.append(np.concatenate([*column, batched(every[mine], 0 * mine)]))
+            if signal != NONE:
+                which = np.arange(number * n_groups, min((number + 1) * n_groups, self.op.routing.n_experts))
+                is_near = which % self.n < self.op.ranks.per_node
+                least = (group[:, None] == which).sum(axis=0) * row + is_near
+                column.append(waiting(signal + which[least > 0], least[least > 0]))
+            column.append(by_one_warp(batched(every[mine], 0 * mine), UNROLLED_BYTES // granule))
+            columns.append(np.concatenate(column))
         return columns
 
     def _low_latency_grid(self, more: dict[str, Any]) -> tuple[int, int]:
@@ -586,10 +705,16 @@ class MoeLayer:
             away = sends[far]
             away["operand"] = copies["kept_at"]
             messages, sends[far] = self._single_messages("low-latency combine", away, ready + far), copies
-        columns = self._by_group(sends, held.distance * op.routing.experts_per_gpu + held.expert, None, n_groups,
-                                 n_columns, row)  # fmt: skip
-        send = self.kernel("low-latency combine, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES, **more)
-        total_sum = self.final_sum(staged, total, row, name="low-latency combine, sum", launch=0, **more)
+        each = op.routing.experts_per_gpu
+        columns = self._by_group(sends, held.distance * each + held.expert, NONE, n_groups, n_columns, row)
+        flags = self._group_flags("combine", arrived, n_columns, for_experts=False)
+        columns = [np.concatenate(both) for both in zip(columns, flags, strict=True)]
+        send = self.kernel("low-latency combine, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES,
+                           wake=0, **more)  # fmt: skip
+        n_flags = [each * (one.signal - arrived < op.ranks.per_node) for one in total]
+        total = tuple(replace(one, at_least=one.at_least + n) for one, n in zip(total, n_flags, strict=True))
+        launch = op.machine.gpu.compute_unit.flag_latency + self._grid_barrier()
+        total_sum = self.final_sum(staged, total, row, name="low-latency combine, sum", launch=launch, **more)
         return [send, *messages, *total_sum]
 
     def returns(self, row: int) -> tuple[Buffer, int, tuple[Wait, ...]]:

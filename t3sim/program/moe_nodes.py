@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.program.moe_layer import COMBINE_BARRIERS, NOTIFICATION_BARRIERS, MoeLayer
+from t3sim.program.moe_layer import NEW, MoeLayer
 from t3sim.program.moe_operator import MoeOperator, TokenCopies, position_in
 from t3sim.program.operations import NONE, STORE, Ints, Memory, Operation, Post, Wait
 from t3sim.program.row_steps import Steps, batched, copies_to, in_columns, steps, waiting
@@ -163,7 +163,7 @@ class MoeNodes(MoeLayer):
 
     # --- normal form -----------------------------------------------------------------------------------
 
-    def dispatch(self, sms: int, first_unit: int = 0, **more: Any) -> list[Operation]:
+    def dispatch(self, sms: int, first_unit: int = 0, *, layout: int = NEW, **more: Any) -> list[Operation]:
         """Return the normal dispatch on *sms* compute units: it leaves the copies of tokens that the rank gets."""
         op, c, row, pitch = self.op, self._channels(sms), self.op.sent_row, self.sent_pitch
         given = self._buffer("tokens", op.n_tokens, pitch)
@@ -174,7 +174,7 @@ class MoeNodes(MoeLayer):
         n_lanes, most = op.ranks.n_nodes * c, DISPATCH_MESSAGE[op.n > FEW_GPUS]
         ready, come = (self.memory.signal(self.label + name, n_lanes).first for name in ("to send", "over the rail"))
         arrived = self.memory.signal(f"{self.label}dispatched", self._node * c).first
-        notify, told = self._notify("notify dispatch", NOTIFICATION_BARRIERS, **more)
+        notify, told = self._notify("notify dispatch", 2 + (layout == NEW), **more)
 
         sent = op.visits_sent(self.rank)
         by = self._channels_of(sent, c, most)
@@ -227,7 +227,7 @@ class MoeNodes(MoeLayer):
         n_lanes, most = op.ranks.n_nodes * c, COMBINE_MESSAGE[op.n > FEW_GPUS]
         ready, come = (self.memory.signal(self.label + name, n_lanes).first for name in ("summed", "came back"))
         arrived = self.memory.signal(f"{self.label}combined", self._node * c).first
-        notify, told = self._notify("notify combine", COMBINE_BARRIERS, **more)
+        notify, told = self._notify("notify combine", 2, **more)
 
         own = self._passed_here(c, most)
         sends = copies_to(

@@ -22,11 +22,15 @@ def steps(n: int, **fields: Any) -> Steps:
     return found
 
 
-def copies_to(distance: Ints, operand: Ints, there: Ints, n_granules: int, signal: Any) -> Steps:
-    """Return copies of rows to *there*, a place at the GPU at *distance*, the own one included, which post *signal*."""
+def copies_to(distance: Ints, operand: Ints, there: Ints, n_granules: int, signal: Any, n_operands: int = 1) -> Steps:
+    """Return copies of rows to *there*, a place at the GPU at *distance*, the own one included, which post *signal*.
+
+    Without operands what is stored is new.
+    """
     is_sent = distance != 0
     return steps(
-        len(distance), n_granules=n_granules, operand=operand, distance=distance, post_signal=signal,
+        len(distance), n_granules=n_granules, n_operands=n_operands, operand=operand, distance=distance,
+        post_signal=signal,
         send=np.where(is_sent, STORE, NONE), destination=np.where(is_sent, there, 0),
         kept_at=np.where(is_sent, NONE, there),
     )  # fmt: skip
@@ -48,6 +52,25 @@ def batched(column: Steps, batch: Ints) -> Steps:
     starts[1:] = (np.diff(keys, axis=1) != 0).any(axis=0) | (found["n_granules"][1:] == 0)
     first = np.flatnonzero(starts)
     found["n_batched"][first] = np.diff(np.append(first, len(found))) - 1
+    return found
+
+
+def by_one_warp(column: Steps, n_granules: int) -> Steps:
+    """Return *column* with each step that is in no batch cut into steps of so many granules, which one warp makes.
+
+    The warps of a workgroup share a step that is alone, where each has a whole step of a batch.
+    """
+    number = np.arange(len(column))
+    last = np.maximum.accumulate(number + column["n_batched"])  # of the batches so far
+    is_alone = (last == number) & (np.append(NONE, last[:-1]) < number) & (column["is_wide"] == 0)
+    n_pieces = np.where(is_alone, -(-column["n_granules"] // n_granules), 1).clip(min=1)
+    found = np.repeat(column, n_pieces)
+    piece = (np.arange(len(found)) - np.repeat(np.cumsum(n_pieces) - n_pieces, n_pieces)) * n_granules
+    is_cut = np.repeat(n_pieces > 1, n_pieces)
+    found["n_granules"] = np.where(is_cut, (found["n_granules"] - piece).clip(max=n_granules), found["n_granules"])
+    found["operand"] += piece
+    for name, is_there in (("destination", found["send"] >= 0), ("kept_at", found["kept_at"] >= 0)):
+        found[name] += np.where(is_there, piece, 0)
     return found
 
 

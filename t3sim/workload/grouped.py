@@ -3,8 +3,8 @@
 Models: rows of A lie group by group without gaps; each group has a B of its own.  The tiles of all groups make one
 grid: group by group, in each as those of a plain GEMM.  A group without rows has no tile, and its B is not read.  The
 last row of tiles of a group costs as much as the others, but its missing rows are not loaded.
-Leaves out: that kernels of clusters round the tiles of a group up to whole clusters; descriptors of operands, which a
-kernel rewrites when it comes to another group.
+Kernels of clusters may round the rows of tiles of a group up to whole clusters (``tiling.whole_clusters``).
+Leaves out: descriptors of operands, which a kernel rewrites when it comes to another group.
 Source: DeepGEMM, ``m_grouped_gemm``; CUTLASS, ``PersistentTileSchedulerSm90Group``.
 Pinned by ``tests/workload/test_grouped.py``.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
-from t3sim.workload.kernel_choice import tile_cost
+from t3sim.workload.kernel_choice import ruled_kernel, tile_cost
 from t3sim.workload.tiling import (
     MAX_WORKGROUPS,
     WORKGROUP_DTYPE,
@@ -43,11 +43,10 @@ def grouped_trace(rows: Sequence[int], gemm: GemmShape, tiling: TilingSpec) -> T
     parts, matrices, first = [], [], 0
     for group, n in enumerate(rows):
         if n:
-            shape = gemm.model_copy(update={"m": n})
-            down, across = tile_order(*tile_grid(shape, tiling), tiling.group_rows, 1)
+            down, across = tile_order(*_tile_grid(n, gemm, tiling), tiling.group_rows, 1)
             tiles = np.zeros(len(down), WORKGROUP_DTYPE)
-            tiles["row"], tiles["column"] = first + down * height, across * width
-            tiles["n_rows"] = np.minimum(n - down * height, height)
+            tiles["row"], tiles["column"] = first + (down * height).clip(max=n - 1), across * width
+            tiles["n_rows"] = (n - down * height).clip(0, height)
             tiles["n_columns"] = np.minimum(gemm.n - across * width, width)
             parts.append(tiles)
             matrices.append(np.full(len(tiles), group))
@@ -61,18 +60,31 @@ def grouped_trace(rows: Sequence[int], gemm: GemmShape, tiling: TilingSpec) -> T
     )  # fmt: skip
 
 
-def grouped_tiling(kernels: Kernels, rows: Sequence[int], gemm: GemmShape, n_compute_units: int) -> TilingSpec:
-    """Return the kernel that runs a grouped GEMM: the given one, or that of a library with the shortest schedule.
+def _tile_grid(n_rows: int, gemm: GemmShape, tiling: TilingSpec) -> tuple[int, int]:
+    """Return the tiles of a group of so many rows, (down, across), with the empty ones of its last clusters."""
+    down, across = tile_grid(gemm.model_copy(update={"m": n_rows}), tiling)
+    return (-(-down // tiling.cluster) * tiling.cluster if tiling.whole_clusters else down), across
 
-    All groups have one kernel, so its tiles are counted over all of them (``kernel_choice``).
+
+def grouped_launch(trace: TileTrace, kernel_launch: int) -> int | None:
+    """Return the launch latency of a GEMM, with the kernel that prepares it if it is grouped; None: as any kernel."""
+    preparation = trace.tiling.preparation
+    return None if trace.matrix is None or not preparation else 2 * kernel_launch + preparation
+
+
+def grouped_tiling(kernels: Kernels, rows: Sequence[int], gemm: GemmShape, n_compute_units: int) -> TilingSpec:
+    """Return the kernel that runs a grouped GEMM: the given one, or the one that a library chooses (``kernel_choice``).
+
+    All groups have one kernel: by the mean of their rows, or by the length of a schedule of the tiles of all of them.
     """
     if not isinstance(kernels, KernelLibrarySpec):
         return kernels
-    shapes = [gemm.model_copy(update={"m": n}) for n in rows if n]
+    if kernels.rules:
+        return kernels.kernels[ruled_kernel(kernels, sum(rows) // len(rows), gemm.n)]
 
     def merit(name: str) -> tuple[float, ...]:
         tiling = kernels.kernels[name]
-        n_tiles = sum(math.prod(tile_grid(shape, tiling)) for shape in shapes)
+        n_tiles = sum(math.prod(_tile_grid(n, gemm, tiling)) for n in rows if n)
         n_waves = -(-n_tiles // n_compute_units)
         return n_waves * tile_cost(tiling, kernels), n_tiles, -tiling.workgroup_tile[1]
 

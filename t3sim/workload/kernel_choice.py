@@ -8,6 +8,8 @@ a full one.  A tile of *r* x *c* costs a compute unit, for each element of k, *r
 A library may split k as often as compute units are left for the panels: each takes its share of the slices, and the
 schedule includes the kernel after it that adds up the partial sums (``partial_sums``).  Without that k plays no part.
 
+A library may have rules instead, by rows and columns: the first that holds names the kernel, which does not split k.
+
 Leaves out the cost of storing a tile.  Pinned by ``tests/workload/test_kernel_choice.py``.
 """
 
@@ -24,6 +26,8 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
 
     Of equally long schedules, the one of fewer workgroups, then of larger tiles, then of wider ones.
     """
+    if library.rules:
+        return ruled_kernel(library, gemm.m, gemm.n), 1
 
     def merit(candidate: tuple[str, int]) -> tuple[float, ...]:
         tiling = split(library.kernels[candidate[0]], candidate[1])
@@ -38,6 +42,20 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
         most = min(n_compute_units // math.prod(tile_grid(gemm, one)), n_panels)
         candidates += [(name, n) for n in range(2, most + 1) if not split_findings(gemm, split(one, n))]
     return min(candidates, key=merit)
+
+
+def ruled_kernel(library: KernelLibrarySpec, rows: int, columns: int) -> str:
+    """Return the name of the kernel that the rules of *library* have for so many rows and columns.
+
+    Rules for kernels that the library lacks, since no compute unit holds them, are passed over.
+    """
+    for rule in library.rules:
+        is_for_all = rule.rows is None and rule.columns is None
+        if rule.kernel in library.kernels and (
+            is_for_all or rows <= (rule.rows or 0) or columns <= (rule.columns or 0)
+        ):
+            return rule.kernel
+    return list(library.kernels)[-1]
 
 
 def split(tiling: TilingSpec, n_panels: int) -> TilingSpec:
@@ -63,7 +81,7 @@ def tile_cost(tiling: TilingSpec, library: KernelLibrarySpec) -> int:
     """Return what a tile costs a compute unit, in multiply-adds for each 16 bits of k."""
     rows, columns = tiling.workgroup_tile
     n_operands = rows + columns
-    return max(rows * columns + library.operand_cost * n_operands, library.load_cost * n_operands)
+    return max(rows * columns + (library.operand_cost or 0) * n_operands, library.load_cost * n_operands)
 
 
 def without_split(kernels: Kernels) -> Kernels:

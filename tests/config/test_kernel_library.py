@@ -135,7 +135,7 @@ def test_a_library_of_the_user(file: Path) -> None:
     [
         (
             "tiling.prefetch_depth=2",
-            "unknown key `prefetch_depth`; known: operand_cost, load_cost, partial_sums, kernels",
+            "unknown key `prefetch_depth`; known: rules, operand_cost, load_cost, partial_sums, kernels",
         ),
         ("tiling={kernels: {}, operand_cost: 1}", "tiling.kernels: found 0 values, 1 are needed"),
         ("tiling={kernels: {}, k_slice: 64}", "tiling.k_slice: unknown key `k_slice`"),

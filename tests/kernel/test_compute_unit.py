@@ -116,6 +116,14 @@ def test_a_tile_that_is_counted_ends_later_by_the_latency_of_its_count(is_counte
     assert abs(later - 2_000 * 7 * is_counted) <= SLOT * is_counted  # ticks of 7 GHz
 
 
+def test_lines_beyond_the_array_are_filled_with_zeros_at_their_rate() -> None:
+    """At 16 B a cycle a line takes eight cycles instead of two: 60 of 64 rows of A are missing."""
+    core, filling = (gpu_with("zero_fill_bytes_per_cycle: 16") for _ in range(2))
+    filled = run_warm(filling, trace_of(4, 64, 64, tiling=TILING.model_copy(update={"fills_tiles": True})))
+    later = filled - run_warm(core, trace_of(4, 64, 64))
+    assert 60 * 8 * CYCLE - SLOT <= later <= 60 * 8 * CYCLE + SLOT
+
+
 def test_a_ragged_tile_takes_the_matrix_time_of_a_full_one() -> None:
     """Does a tile of 32 rows take as long as one of 64, as on hardware, where kernels mask?"""
     core = gpu_with("matrix_flops_per_cycle: 64")

@@ -9,10 +9,13 @@ from t3lab.measurements.samples import Measurement
 from t3lab.validation.bench import Bench, one
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.operating_points import Loops
-from t3lab.validation.point import Comparison, Point, Term
+from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
 from t3lab.validation.simulations.experts import GroupedGemm
-from t3sim.config.experiment import GemmShape
+from t3sim.config.experiment import GemmShape, Kernels
 from t3sim.config.experts import experts_spec, routing_called
+from t3sim.config.presets import load_kernels, preset_names
+from t3sim.registry import unknown_name
+from t3sim.workload.kernel_choice import fitting_kernels
 from t3sim.workload.routings import routing_of
 
 
@@ -23,10 +26,21 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
     def make() -> Comparison:
         types: dict[str, Any] = {name: row.values[name] for name in ("element", "weights") if row.values.get(name)}
         gemm = GemmShape(m=int(row["tokens"]), n=int(row["n"]), k=int(row["k"]), **types)
-        return one(Term(GroupedGemm(regime.machine, bench.kernels, gemm, rows_of(row))))
+        return one(Term(GroupedGemm(regime.machine, kernels_of_row(row, bench), gemm, rows_of(row))))
 
     host_us = bench.measurements.host_us(row)
     return [bench.point(row, "time_us", make, host_us=host_us, operating_point=regime.shown)]
+
+
+def kernels_of_row(row: Measurement, bench: Bench) -> Kernels:
+    """Return the kernels that *row* names, or those of the machine."""
+    name = str(row.values.get("kernel") or "")
+    if not name:
+        return bench.kernels
+    known = preset_names("kernel")
+    if name not in known:
+        raise NotSimulatedError(unknown_name("kernel", name, known))
+    return fitting_kernels(load_kernels(name), bench.machine)
 
 
 def rows_of(row: Measurement) -> tuple[int, ...]:

@@ -395,6 +395,7 @@ OPERATION_TABLE = record_dtype(
     "prologue_ticks",  # of a workgroup, behind its launch
     "epilogue_ticks",  # of a tile, from its last multiplication to its first store
     "count_ticks",  # of a tile, from its last acknowledgement to the end of its workgroup
+    "zero_fill_ticks",  # of an operand line beyond the array
     "loads_ahead",  # 1: a workgroup takes its next tile when it has loaded this one
     "n_own", "n_shared",  # first tiles of each workgroup, reserved for it, and how many of the others have been taken
     "n_slots",  # workgroups resident on a compute unit

@@ -4,8 +4,8 @@ Models: each wavefront has its own lines of a step, as many at a time as its reg
 proceeds independently: one that waits for a bank in refresh delays no other.  It loads again after it has stored.  A
 wavefront that adds waits ``sum_rounds`` times: the first operand is loaded with a part of the others, the next part of
 these when that has returned (decision 39); while the last part is outstanding, it stores complete lines.
-In a batch of steps of equal length, each wavefront takes lines of one of them: rows of tokens for different GPUs are
-copied concurrently, a warp each.
+In a batch of steps of equal length, each wavefront takes whole steps: rows of tokens are copied concurrently, a warp
+each, which loads as many lines at a time as its registers hold.
 The oldest wavefront has priority on the path to the L2: with round-robin they would all load at one time and all store
 at another.  Loads of the wavefronts of one SIMD unit follow each other at its share of the rate (decision 40).
 Leaves out: the time of other instructions; that a load occupies its line of the L1 while it waits for the path; that
@@ -93,11 +93,12 @@ def act(gpu, moves, cu_index, steps, row, n_lines, number, store_queue, credit, 
     step, first = steps[row], one.stretch * moves.wavefront_lines
     if step.n_batched > 0:
         n_stretches = (n_lines + moves.wavefront_lines - 1) // moves.wavefront_lines
-        in_batch = one.stretch // n_stretches
+        turn = (one.stretch - number) // moves.n_wavefronts
+        in_batch = turn // n_stretches * moves.n_wavefronts + number
         if in_batch > step.n_batched:
             return WAITS
         step = steps[row + in_batch * moves.n_step_columns]
-        first = (one.stretch - in_batch * n_stretches) * moves.wavefront_lines
+        first = turn % n_stretches * moves.wavefront_lines
     if first >= n_lines:
         return WAITS
     n_own = min(moves.wavefront_lines, n_lines - first)

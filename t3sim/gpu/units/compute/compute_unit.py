@@ -6,8 +6,8 @@ and stores are bounded; the epilogue of a kernel takes a fixed time, then the fi
 workgroup ends when its stores are acknowledged, and a fixed time later if its kernel counts its tile.
 A compute unit that finds a controller full queues for it, first come first served, and issues nothing else.
 The two workgroups of a cluster each load half of the operands that both need; both receive them (decision 43).
-A ragged tile takes the matrix time of a full one: kernels mask.  Skipping the wavefronts outside the output made slots
-drift ten times as far apart as on hardware (0.21 against 0.02).
+A ragged tile takes the matrix time of a full one: kernels mask, and some fill the lines beyond the array with zeros.
+Skipping the wavefronts outside the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).
 Events have the granularity of an issue slot; work and credit carry over exactly.
 Leaves out: that a workgroup of a cluster waits for the loads of the other one: it has them with its own;
 instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``).
@@ -159,6 +159,8 @@ def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, tiles, credit, kept
             line = operand_line(gemm, entry, slot.load_line, slice_index)
             if line == OF_THE_OTHER:
                 credit -= gpu.line_issue_ticks  # it is received here as well
+            elif line == OUTSIDE:
+                credit -= gemm.zero_fill_ticks
             elif line >= 0:
                 channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
                 reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
