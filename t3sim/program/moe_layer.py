@@ -369,7 +369,7 @@ class MoeLayer:
     ) -> list[Steps]:
         """Return the steps of the senders: a batch has a chunk of rows for each GPU, those for the next one first.
 
-        The queues of other GPUs are asked concurrently, and a fence ends for all of them: one stands for all.
+        The queues of other GPUs are read concurrently, and a fence ends for all of them: one represents all.
         """
         batch = position_in(distance * c + channel) // chunk
         order = np.lexsort(((distance - 1) % self.n, batch, channel))
