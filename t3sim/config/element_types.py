@@ -24,6 +24,7 @@ class ElementType:
     """A type of the elements of a tensor."""
 
     bits: int
+    significand: int  # bits, with the leading one that is not stored; of an integer all but the sign
     rate: MatrixRate  # of a GEMM that multiplies operands of this type
     block: int = 1  # elements that share a scale stored with them
     scale_bits: int = 0
@@ -36,16 +37,16 @@ class ElementType:
 
 
 ELEMENT_TYPES: dict[str, ElementType] = {
-    "fp16": ElementType(16, "fp16"),
-    "bf16": ElementType(16, "fp16"),
-    "fp32": ElementType(32, "tf32"),
-    "fp8": ElementType(8, "fp8"),
-    "fp8_rowwise": ElementType(8, "fp8"),
-    "fp8_block": ElementType(8, "fp8", block=128, scale_bits=32),
-    "mxfp8": ElementType(8, "fp8", block=32, scale_bits=8),
-    "mxfp4": ElementType(4, "fp4", block=32, scale_bits=8),
-    "nvfp4": ElementType(4, "fp4", block=16, scale_bits=8),
-    "int8": ElementType(8, "int8"),
-    "int4": ElementType(4, "int8", block=128, scale_bits=16, is_for_weights=True),
+    "fp16": ElementType(16, 11, "fp16"),
+    "bf16": ElementType(16, 8, "fp16"),
+    "fp32": ElementType(32, 24, "tf32"),
+    "fp8": ElementType(8, 4, "fp8"),
+    "fp8_rowwise": ElementType(8, 4, "fp8"),
+    "fp8_block": ElementType(8, 4, "fp8", block=128, scale_bits=32),
+    "mxfp8": ElementType(8, 4, "fp8", block=32, scale_bits=8),
+    "mxfp4": ElementType(4, 2, "fp4", block=32, scale_bits=8),
+    "nvfp4": ElementType(4, 2, "fp4", block=16, scale_bits=8),
+    "int8": ElementType(8, 7, "int8"),
+    "int4": ElementType(4, 3, "int8", block=128, scale_bits=16, is_for_weights=True),
 }
 DEFAULT_TYPE = "fp16"

@@ -351,6 +351,10 @@ class CollectiveSpec(Spec):
     )
     size: Bytes = Field(description="Size of the full array, over all chunks.")
     gpus: Annotated[int, Field(ge=2, strict=True)] = Field(description="Number of GPUs of the ring.")
+    element: Literal["fp16", "bf16", "fp32", "fp8"] = Field(
+        "fp16",
+        description="Element type of the array: how `--data` rounds its sums; the size of the array is in bytes.",
+    )
     algorithm: Literal[
         "nccl", "nccl-ring", "nccl-nvls", "vllm", "pytorch-one-shot", "pytorch-two-shot", "pytorch-multimem",
         "vllm-one-stage", "vllm-two-stage", "vllm-multimem", "direct", "hierarchical",
@@ -360,6 +364,10 @@ class CollectiveSpec(Spec):
         "switch, direct and hierarchical ones; `nccl-ring`, `nccl-nvls`, `direct` and `hierarchical` force one; of an "
         "all-reduce, `vllm` chooses among its own kernels, PyTorch's and NCCL; the others are one kernel.",
     )  # fmt: skip
+
+    @model_serializer(mode="wrap")
+    def _without_default_type(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if (name, value) != ("element", DEFAULT_TYPE)}
 
 
 class OperatorsSpec(Spec):

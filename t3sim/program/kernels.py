@@ -312,7 +312,7 @@ def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning
     """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
     return Program(
         rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals),
-        per_node=op.machine.link.gpus_per_node, **meaning,
+        per_node=op.machine.link.gpus_per_node, element=op.element, **meaning,
     )  # fmt: skip
 
 

@@ -114,6 +114,11 @@ class MoeOperator:
         """Return the number of GPUs."""
         return self.routing.n_gpus
 
+    @property
+    def element(self) -> str:
+        """Return the element type of the outputs of GEMMs, and of rows on their way back."""
+        return self.experts.combine_element
+
     @cached_property
     def ranks(self) -> Ranks:
         """The GPUs, and what distances between them mean."""

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.collective.ranks import Ranks
+from t3sim.config.element_types import DEFAULT_TYPE
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_parts
 
 Ints = NDArray[np.int64]
@@ -422,6 +423,7 @@ class Program:
     outputs: tuple[Content | Tiles | Rows, ...] = ()
     background: tuple[int, ...] = ()  # streams
     per_node: int | None = None  # GPUs of a node; None: all ranks are on one
+    element: str = DEFAULT_TYPE  # of what is stored and sent, but for operands of GEMMs
 
     @property
     def ranks(self) -> Ranks:

@@ -11,6 +11,7 @@ import numpy as np
 from t3sim.collective.direct import NCCL
 from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import chunk_bytes_of
+from t3sim.config.element_types import DEFAULT_TYPE, output_type
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, OperatorKind
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
@@ -38,6 +39,7 @@ class Operator:
     collective: Collective | None = None  # of an operator that is one collective
     size: int = 0  # bytes of the array of that collective, all chunks
     algorithm: str = NCCL  # that runs an all-reduce (``collective.direct``)
+    collective_element: str = DEFAULT_TYPE  # type of the elements of that array
     staggered: bool = True  # False: all ranks begin with chunk 0
     kernels: Kernels | None = None  # what GEMMs of other shapes are run with; None: with the tiling of *trace*
     kind: OperatorKind = "gemm-rs"  # of an operator with a GEMM
@@ -75,6 +77,11 @@ class Operator:
         if self.trace is not None:
             size = self.moved_bytes
         return chunk_bytes_of(size, self.n, self.machine.gpu.l2.line) // self.granule
+
+    @property
+    def element(self) -> str:
+        """Return the element type of what is stored and sent, but for operands of the GEMM."""
+        return self.collective_element if self.trace is None else output_type(self.trace.gemm.element)
 
     @property
     def moved_bytes(self) -> int:

@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 
 from t3sim.checks.data import CarriedProgram
+from t3sim.config.element_types import ElementName
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
@@ -31,6 +32,7 @@ PUSH_KINDS = ("flux-push next", "flux-push naive")  # over a switch
 CHANNELS, FLAGS = "channelled ", " with flags"
 COLLECTIVES: dict[str, Collective] = {name: name for name in get_args(Collective)}
 CHANNEL_KINDS = ("reduce-scatter", "all-gather", "all-reduce", "reduce-scatter" + FLAGS, "all-reduce" + FLAGS)
+ELEMENTS: tuple[ElementName, ...] = ("fp16", "bf16", "fp8")  # the last one of collectives alone
 KINDS = 2 * RINGS + PUSH_KINDS + tuple(CHANNELS + kind for kind in CHANNEL_KINDS)  # in turn
 TILINGS = (
     TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1),
@@ -75,7 +77,7 @@ class DataCase:
         mode = "mirrored" if self.is_mirrored else "explicit"
         tile = "x".join(map(str, self.tiling.workgroup_tile))
         tile += f" in {self.tiling.split_k} panels" * (self.tiling.split_k > 1)
-        size = f"{self.shape.m}x{self.shape.n}x{self.shape.k}"
+        size = f"{self.shape.m}x{self.shape.n}x{self.shape.k} in {self.shape.element}"
         what = f"{self.kind} {size} on {self.n_devices} GPUs"
         return f"{what}, tiles {tile}, machine {self.machine}, {mode}, seed {self.seed}"
 
@@ -101,7 +103,8 @@ def random_case(seed: int) -> DataCase:
     if kind == "gemm" and (n_panels := int(rng.integers(1, -(-k // tiling.k_slice) + 1))) > 1:
         tiling = tiling.model_copy(update={"split_k": n_panels})
         n = -(-n // columns) * columns  # of whole lines
-    return DataCase(kind, n_devices, GemmShape(m=m, n=n, k=k), tiling, machine, is_mirrored, seed)
+    element = ELEMENTS[int(rng.integers(len(ELEMENTS) - is_gemm))]
+    return DataCase(kind, n_devices, GemmShape(m=m, n=n, k=k, element=element), tiling, machine, is_mirrored, seed)
 
 
 @cache
@@ -170,5 +173,7 @@ def part_of(case: DataCase) -> Part:
         )
     chunk = (1 + case.shape.m % 67) * machine.gpu.l2.line
     name = case.kind.removeprefix(CHANNELS).removesuffix(FLAGS).removesuffix(NEAR_MEMORY)
-    op = Operator(machine, n, collective=COLLECTIVES[name], size=n * chunk)
+    op = Operator(
+        machine, n, collective=COLLECTIVES[name], size=n * chunk, collective_element=case.shape.element,
+    )  # fmt: skip
     return next(iter(collective_plan(op, has_near_memory=case.kind.endswith(NEAR_MEMORY)).parts()))

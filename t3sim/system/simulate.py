@@ -165,6 +165,7 @@ def operator_of(run: RunSpec, trace: TileTrace | None = None) -> Operator:
         collective = workload.collective
         return Operator(
             run.machine, collective.gpus, None, collective.op, collective.size, collective.algorithm,
+            collective_element=collective.element,
         )  # fmt: skip
     if trace is None:
         return _operator(run.machine, workload, run.staggered)

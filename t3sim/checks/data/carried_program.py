@@ -1,5 +1,6 @@
 """The memories of the simulated GPUs while they run a program."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from t3sim.checks.data.dataflow import FLAGS, Dataflow
 from t3sim.checks.data.elements import GIVERS, MAX_RANKS, Elements
 from t3sim.checks.data.places import NOWHERE, Ints, Wire, granule_of, occurrence, running_maximum
+from t3sim.checks.data.rounding import rounded
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
@@ -24,6 +26,7 @@ from t3sim.workload.tiling import ELEMENT_BYTES
 
 UNTOUCHED = -77  # what lies where nothing has been stored
 FLAG = -55  # what a granule of flags holds
+NO_BOUND = np.iinfo(np.int64).max  # where no sum is due
 MAX_BYTES = 1 << 31
 COLUMN_COMMANDS = (codes.RD, codes.WR, codes.UPD)
 MAX_PROBLEMS = 20
@@ -50,7 +53,7 @@ class CarriedProgram:
         if self.n > MAX_RANKS:
             raise UsageError(f"real values are carried for at most {MAX_RANKS} GPUs, not {self.n}")
         self.map = Map(first.buffers, followed_buffers(programs))
-        needed = 4 * len(cores) * self.map.size * first.granule // ELEMENT_BYTES * 8
+        needed = 4 * len(cores) * self.map.size * first.granule // ELEMENT_BYTES * 2 * 8
         if needed > MAX_BYTES:
             raise UsageError(
                 f"carrying real values needs about {needed / 2**30:.1f} GiB, at most {MAX_BYTES / 2**30:.0f} are used;"
@@ -74,7 +77,13 @@ class CarriedProgram:
         self.n_arrived = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
         self._read_for_others: list[dict[int, Ints]] = [{} for _ in cores]  # values, by their number in what leaves
         self._n_left = [np.zeros(MOST_PORTS, np.int64) for _ in cores]  # of those, at each port
-        self.flag = np.array([*[FLAG] * self.elements.n_elements, 0, 0])
+        self.flag = np.zeros(self.elements.width, np.int64)
+        self.flag[self.elements.exact] = FLAG
+        # Of each granule that GEMMs make, and of what is none: a partial sum, FP32, which is not rounded.
+        self.is_partial = [
+            np.array([*itertools.chain.from_iterable([one.n_parts > 1] * one.n_granules for one in made), False])
+            for made in map(self.elements.made_by, self.ranks)
+        ]
         self.problems: list[str] = []
         self.n_replayed = [0] * len(cores)  # column commands
         self.n_values = 0  # numbers compared
@@ -91,12 +100,18 @@ class CarriedProgram:
 
     def _at_the_start(self, m: int) -> Ints:
         """Return the memory of GPU *m* before anything runs."""
-        values = np.zeros((self.map.size, self.elements.n_elements + 2), np.int64)
-        values[~self.flows[m].zeros[:-1], :GIVERS] = UNTOUCHED
+        values = np.zeros((self.map.size, self.elements.width), np.int64)
+        values[~self.flows[m].zeros[:-1], self.elements.exact] = UNTOUCHED
         for content in self.flows[m].program.inputs:
             names, givers = self.elements.named(content, self.ranks[m])
-            values[self._places(content)] = self.elements.sums(givers, names)
+            values[self._places(content)] = self._rounded(self.elements.sums(givers, names))
         return values
+
+    def _rounded(self, values: Ints) -> Ints:
+        """Return *values* as they are stored or sent: typed ones rounded."""
+        found, typed = values.copy(), self.elements.typed
+        found[..., typed] = rounded(values[..., typed], self.elements.significand)
+        return found
 
     def _represented(self, m: int, distance: int) -> tuple[int, int]:
         """Return which simulated GPU represents the one at *distance* of GPU *m*, and how far it is from that one."""
@@ -179,7 +194,9 @@ class CarriedProgram:
         elif kind in (codes.LOCAL_UPDATE, codes.LOCAL_STORE, codes.WRITE_BACK):
             made = flow.made_at[a] if kind == codes.WRITE_BACK else self._made(m, a, tags)
             self._note_at(made < 0, m, a, "a store at a place where no tile lies")
-            self._store(m, kind, a, self.produced[m][made])
+            is_partial = self.is_partial[m][made]
+            self._store(m, kind, a[is_partial], self.produced[m][made[is_partial]], is_partial=True)
+            self._store(m, kind, a[~is_partial], self.produced[m][made[~is_partial]])
         elif kind == codes.DMA_READ:
             self._add(m, flow.sum_of[self._made(m, a, tags)], self.values[m, a])
         elif kind == codes.REMOTE_READ:
@@ -232,9 +249,10 @@ class CarriedProgram:
         np.add.at(self.added[m], sums, values[items >= 0])
         np.add.at(self.n_added[m], sums, 1)
 
-    def _store(self, m: int, kind: int, a: Ints, values: Ints) -> None:
-        """Write, or for updates add, *values* at places *a*."""
-        self.values[m, a] = values + (self.values[m, a] if kind & codes.UPDATE_BIT else 0)
+    def _store(self, m: int, kind: int, a: Ints, values: Ints, *, is_partial: bool = False) -> None:
+        """Write, or for updates add, *values* at places *a*; *is_partial*: sums of panels of k, which are FP32."""
+        stored = values + (self.values[m, a] if kind & codes.UPDATE_BIT else 0)
+        self.values[m, a] = stored if is_partial else self._rounded(stored)
         self.is_stored[m, a] = True
 
     def _check_operands(self, m: int, a: Ints) -> None:
@@ -251,7 +269,8 @@ class CarriedProgram:
                     index = a - self.map.span(content.first, content.n_granules).start
                     inside = (index >= 0) & (index < content.n_granules)
                 names, givers = (array[index[inside]] for array in self.elements.named(content, self.ranks[m]))
-                wrong = (self.values[m, a[inside]] != self.elements.sums(givers, names)).any(axis=1)
+                differs = self.values[m, a[inside]] != self.elements.sums(givers, names)
+                wrong = differs[:, self.elements.exact].any(axis=1) | differs[:, GIVERS:].any(axis=1)
                 self._note_at(wrong, m, a[inside], "an operand read before it was there")
                 is_known |= inside
         self._note_at(~is_known, m, a, "an operand read where no operand lies")
@@ -287,7 +306,7 @@ class CarriedProgram:
         is_due = items != NOWHERE
         self._note_at(~is_due, m, place, "a store at another place than its step says")
         items, distance, made, place = items[is_due], distance[is_due], made[is_due], place[is_due]
-        values = self._results(m, items, place)
+        values = self._rounded(self._results(m, items, place))
         _, is_right = self.elements.names_of(values)
         is_translated = flow.is_translated[made]
         self.left[m][flow.head[made[is_translated]]] = values[is_translated, GIVERS]
@@ -348,14 +367,18 @@ class CarriedProgram:
         self.n_values = 0
         for m, flow in enumerate(self.flows):
             due, is_due = self._at_the_start(m), ~self.is_stored[m]
-            for place, values in self._outputs(m):
-                due[place], is_due[place] = values, True
+            bounds = np.full((self.map.size, 1), NO_BOUND) + np.zeros(self.elements.n_elements, np.int64)
+            for place, names, givers in self._outputs(m):
+                due[place], is_due[place] = self.elements.sums(givers, names), True
+                bounds[place] = self.elements.error_bounds(givers, names)
             places = np.flatnonzero(is_due)
             differs = self.values[m, places] != due[places]
-            wrong = differs[:, :GIVERS].any(axis=1)
+            wrong = differs[:, self.elements.exact].any(axis=1)
             self.n_values += wrong.size * self.elements.n_elements
             self._note_at(wrong, m, places, "a wrong value")
             self._note_at(~wrong & differs[:, GIVERS:].any(axis=1), m, places, "the wrong contributors")
+            off = np.abs(self.values[m] - due)[:, self.elements.typed] > bounds
+            self._note_at(off.any(axis=1), m, np.arange(len(off)), "a sum that is off by more than its roundings")
             self._note_at(ALL, m, self.wires[m].left(), "sent and not stored")
             self._note_at(
                 ALL, m, flow.place[(flow.driver >= 0) != self.n_arrived[m]], "sent and stored unequally often"
@@ -364,15 +387,15 @@ class CarriedProgram:
         return self.problems
 
     def _outputs(self, m: int) -> Any:
-        """Yield where outputs lie on GPU *m*, and what they are."""
+        """Yield where outputs lie on GPU *m*, their names, and who has given."""
         program, rank = self.flows[m].program, self.ranks[m]
         for output in program.outputs:
             if isinstance(output, Content | Rows):
                 names, givers = self.elements.named(output, rank)
-                yield self._places(output), self.elements.sums(givers, names)
+                yield self._places(output), names, givers
                 continue
             made = next(made for made in self.elements.made if made.gemm.name == output.gemm)
             which, inside, granules = output.places(made.rows, made.whole_width)
             names = made.output_names(rank, output.workgroups[which], inside)
             givers = self.elements.givers(output.of, rank, len(names))
-            yield self.map.place(granules), self.elements.sums(givers, names)
+            yield self.map.place(granules), names, givers

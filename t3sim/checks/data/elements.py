@@ -3,6 +3,11 @@
 An *element* is a granule of what a program is about: of a chunk that its contents name, or of a tile of a GEMM.  It has
 one name on all ranks.  Each rank has a *part* of it: random whole numbers, or what its GEMM makes there.
 
+A granule holds these numbers twice.  The *exact* ones are the same in any order of sums, so who contributed tells them.
+The *typed* ones are what the array's element type keeps of them: a part is rounded when it is first stored, a sum when
+it is stored or put on a link; within a kernel, sums are FP32, in which sums of these numbers are exact.  They are whole
+numbers too, as if a scale of the tensor kept them from overflow and underflow.
+
 The numbers of a granule are followed by its contributors (four bits for each rank: how often) and the names of all that
 was added up, as a sum.  So they are stored, sent and added as the numbers are.
 """
@@ -17,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.places import Ints
+from t3sim.checks.data.rounding import rounded
+from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.errors import UsageError
 from t3sim.program.operations import Content, Gemm, Program, Rows, rectangles, tile_granules
 from t3sim.program.verify.follow import contents_of
@@ -115,6 +122,11 @@ class Elements:
         self._programs = {one.rank: one for one in programs}
         self.n, self.ranks = program.n, program.ranks
         self.n_elements, self._seed = program.granule // ELEMENT_BYTES, seed
+        self.exact, self.typed = slice(0, self.n_elements), slice(self.n_elements, 2 * self.n_elements)
+        self.width = 2 * self.n_elements + 2
+        self.significand = ELEMENT_TYPES[program.element].significand
+        # One GPU that represents all has the typed values that others have in the places of its own.
+        self._is_mirrored = len(programs) < self.n
         contents = [content for one in programs for content in contents_of(one)]
         self.stride = max((int(np.max(one.offset, initial=0)) + one.n_granules for one in contents), default=0)
         rows = [one for one in contents if isinstance(one, Rows)]
@@ -147,6 +159,32 @@ class Elements:
                 a, b = self._operands(number, rank)
                 self.parts[rank, names] = made.granules(a @ b, self.n_elements)
         self.turned_names = cache(self._turned_names)
+        self.typed_parts = self._typed_parts([one for one in program.operations if isinstance(one, Gemm)])
+
+    def _typed_parts(self, gemms: Sequence[Gemm]) -> Ints:
+        """Return the parts as they are first stored: operands of GEMMs in their type, all others in that of outputs."""
+        n_given = self.n * self.stride
+        given = [ELEMENT_TYPES[one.trace.gemm.element].significand for one in gemms if one.a_content]
+        parts = rounded(self.parts, self.significand)
+        parts[:, :n_given] = rounded(self.parts[:, :n_given], min(given, default=self.significand))
+        return parts
+
+    def _typed_part(self, rank: int, names: Ints) -> Ints:
+        """Return what *rank*, or the expert of that number, has of the elements *names*, typed."""
+        if not self._is_mirrored:
+            return np.asarray(self.typed_parts[rank, names])
+        if self.n_choices:
+            return np.asarray(self.typed_parts[rank, names % self.stride])
+        return np.asarray(self.typed_parts[0, self.turned_names(self.ranks.back(rank))[names]])
+
+    def error_bounds(self, givers: Ints, names: Ints) -> Ints:
+        """Return by how much typed sums may be off: each part is rounded when it is sent, and when it is stored."""
+        total = sum(
+            count[:, None] * np.abs(self._typed_part(rank, names))
+            for rank, count in enumerate(self.counts(givers)) if count.any()
+        )  # fmt: skip
+        n_roundings = 2 * self.counts(givers).sum(axis=0)[:, None]
+        return np.asarray((total * n_roundings) // 2**self.significand + 1)
 
     def _operands(self, number: int, rank: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the operands of a GEMM on *rank*."""
@@ -169,7 +207,7 @@ class Elements:
 
     def produced(self, rank: int) -> Ints:
         """Return what the GEMMs of *rank* make, tile by tile, in its own order, and at the end what is none."""
-        found = [np.full((1, self.n_elements + 2), BAD)]
+        found = [np.full((1, self.width), BAD)]
         numbers = itertools.count()
         for made in self.made_by(rank):
             if made.gemm.makes is not None:
@@ -184,11 +222,14 @@ class Elements:
                 k = slice(first * trace.k_slice, (first + n) * trace.k_slice)
                 products[panel, rows, columns] += a[rows, k] @ b[k, columns]
             by_panel = np.stack([made.granules(product, self.n_elements) for product in products])
-            values = np.empty((len(names), self.n_elements + 2), np.int64)
+            values = np.empty((len(names), self.width), np.int64)
             panel, half = made.part // HALVES, made.part % HALVES
-            values[:, :GIVERS] = by_panel[panel, names - made.first_of(rank)]
+            values[:, self.exact] = by_panel[panel, names - made.first_of(rank)]
             if made.n_parts > 1:  # of its own half of the elements, and who gives is in one of the parts
-                values[:, :GIVERS] *= np.arange(self.n_elements) * HALVES // self.n_elements == half[:, None]
+                values[:, self.exact] *= np.arange(self.n_elements) * HALVES // self.n_elements == half[:, None]
+                values[:, self.typed] = values[:, self.exact]  # partial sums are FP32
+            else:
+                values[:, self.typed] = rounded(values[:, self.exact], self.significand)
             values[:, GIVERS], values[:, NAMES] = one_of(rank), names
             values[made.part > 0, GIVERS:] = 0
             found.append(values)
@@ -217,11 +258,12 @@ class Elements:
         return np.full(n, every if of is None else one_of(self.ranks.at(rank, of)))
 
     def sums(self, givers: Ints, names: Ints) -> Ints:
-        """Return the granules that hold the parts of *givers* of the elements *names*."""
-        values = np.zeros((len(names), self.n_elements + 2), np.int64)
+        """Return the granules that hold the parts of *givers* of the elements *names*, sums unrounded."""
+        values = np.zeros((len(names), self.width), np.int64)
         for rank, count in enumerate(self.counts(givers)):
             if count.any():
-                values[:, :GIVERS] += count[:, None] * self.parts[rank, names]
+                values[:, self.exact] += count[:, None] * self.parts[rank, names]
+                values[:, self.typed] += count[:, None] * self._typed_part(rank, names)
                 values[:, NAMES] += count * names
         values[:, GIVERS] = givers
         return values
@@ -236,15 +278,17 @@ class Elements:
         names = (values[:, NAMES] // n_given.clip(1)).clip(0, max(self.parts.shape[1] - 1, 0))
         is_given = n_given > 0
         is_right = ~is_given
-        is_right[is_given] = (self.sums(values[is_given, GIVERS], names[is_given]) == values[is_given]).all(axis=1)
+        differs = self.sums(values[is_given, GIVERS], names[is_given]) != values[is_given]
+        is_right[is_given] = ~(differs[:, self.exact].any(axis=1) | differs[:, GIVERS:].any(axis=1))
         return np.where(is_given, names, -1), is_right
 
     def turned(self, values: Ints, distance: int) -> Ints:
-        """Return the values that the GPU at *distance* has in the place of *values*; unset ones stay."""
+        """Return the values that the GPU at *distance* has in the place of *values*; unset and typed ones stay."""
         names, _ = self.names_of(values)
         found, is_given = values.copy(), names >= 0
         givers = self.turned_givers(values[is_given, GIVERS], distance)
         found[is_given] = self.sums(givers, self.turned_names(distance)[names[is_given]])
+        found[:, self.typed] = values[:, self.typed]
         return found
 
     def turned_givers(self, givers: Ints, distance: int) -> Ints:

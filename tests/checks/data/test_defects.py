@@ -191,6 +191,7 @@ def test_contributors_are_told_apart_even_where_values_agree() -> None:
         for produced in values.produced:
             produced[:, :GIVERS] = 0
         values.elements.parts[:] = 0
+        values.elements.typed_parts[:] = 0
 
     said = run_with(FUSED, all_zero, on_messages(as_plain_store))
     assert any("the wrong contributors" in line for line in said)
