@@ -50,3 +50,8 @@ ELEMENT_TYPES: dict[str, ElementType] = {
     "int4": ElementType(4, 3, "int8", block=128, scale_bits=16, is_for_weights=True),
 }
 DEFAULT_TYPE = "fp16"
+
+
+def output_type(operands: str) -> str:
+    """Return the type in which a GEMM stores its output: that of 16-bit operands, or BF16, as libraries do."""
+    return operands if ELEMENT_TYPES[operands].bits == 16 else "bf16"
