@@ -19,6 +19,7 @@ from t3sim.advice.search import (
     outline_us,
     settle,
 )
+from t3sim.advice.validated import WITHOUT
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.planning.estimate import phase_seconds
 from t3sim.system.parts import PhasePlan
@@ -26,7 +27,8 @@ from t3sim.system.simulate import evaluate, operator_of
 from tests.advice.small import Simulator, run_of
 from tests.conftest import DEEP, of_each, sample
 
-ENOUGH = 0.95  # of the answers
+ENOUGH = 0.95  # of the answers: no candidate is faster by more than the error that is stated where nothing was measured
+NEARLY = 0.90  # of the answers: nor by more than outlines can tell
 MOST_COST = 0.10  # of simulating all candidates
 
 
@@ -41,10 +43,11 @@ class Found:
     cost_of_all: float
 
     @property
-    def is_right(self) -> bool:
-        """Return whether no candidate is faster than the answer, by more than outlines can tell."""
+    def loss(self) -> float:
+        """Return how much longer the answer takes than the best candidate, 0.05 for 5 %."""
         us = self.case.winner.us
-        return us is not None and us <= self.best_us * TOLD_APART
+        assert us is not None
+        return us / self.best_us - 1
 
 
 def random_case(seed: int) -> RunSpec:
@@ -76,8 +79,9 @@ def seconds(run: RunSpec) -> float:
 
 def test_it_finds_the_best_of_all_at_a_part_of_the_cost() -> None:
     found = of_each(searched, range(sample(200, 1)))
-    wrong = [one.seed for one in found if not one.is_right]
-    assert len(wrong) <= (1 - ENOUGH) * len(found), wrong
+    for most, share in ((WITHOUT, ENOUGH), (TOLD_APART - 1, NEARLY)):
+        wrong = [one.seed for one in found if one.loss > most]
+        assert len(wrong) <= (1 - share) * len(found), wrong
     if DEEP:
         assert sum(one.cost for one in found) <= MOST_COST * sum(one.cost_of_all for one in found)
 
