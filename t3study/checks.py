@@ -400,7 +400,7 @@ CHECKS: Mapping[str, Check] = {
     "t3.fused.dma_steps": chunks("t3", "dram_rs_read_bytes", 1),
     "t3.track.threshold": _tracker_threshold,
     "t3.fig14.error": _ring_error,
-    # compute units of its own for the all-reduce
+    # compute units reserved for the all-reduce
     "t3.cu.ideal": split(8, lambda _row, whole: _potential(whole, whole)),
     "t3.cu.all_reduce_8": split(8, _slower_all_reduce),
     "t3.cu.potential_8": split(8, _potential),

@@ -77,7 +77,7 @@ def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:
 
 
 def is_simulated(row: Row) -> bool:
-    """Return whether both ran at the same time, on compute units of their own."""
+    """Return whether both ran at the same time, on reserved compute units."""
     return row["gemm_compute_units"] is not None and not is_limit(row["strategy"])
 
 

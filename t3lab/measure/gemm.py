@@ -1,4 +1,4 @@
-"""FP16 GEMMs of one GPU: cuBLAS and the tiled kernel of this package; sustained, with pauses, on fewer SMs; tiles."""
+"""FP16 GEMMs of one GPU: cuBLAS and the tiled kernel of this package; sustained, one at a time, on fewer SMs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ L2_CHAINS = tuple(size * MIB for size in (1, 4, 8, 16, 24, 32, 48, 64))
 MEMORY_CHAINS = tuple(size * MIB for size in (256, 1024, 4096, 8192))
 ADD = "add (2 reads, 1 write)"
 CONTENTION_PROBES = {("load", 1): 16 << 10, ("read", 1): MIB, ("copy", 1): MIB, ("copy", 24): MIB}  # bytes of each SM
-MAX_PROBED = 20 * 24 * MIB  # bytes that the SMs of a probe go through before they come to the same again
+MAX_PROBED = 20 * 24 * MIB  # bytes that the SMs of a probe go through before they repeat
 CONTENTION_STREAMS = {  # on this number of other SMs
     "nothing": (0,), "read": (10, 30, 50, 100), "write": (10, 20, 30, 40, 50, 100), "copy": (10, 30, 50, 100),
 }  # fmt: skip
@@ -128,7 +128,7 @@ def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> 
 
 
 def _chain(lab: Lab, n_bytes: int, owner: int) -> tuple[Any, list[int]]:
-    """A random cycle through the lines of a new array on GPU *owner*, and the places that it comes to, in order."""
+    """A random cycle through the lines of a new array on GPU *owner*, and its places in order."""
     lines, words = n_bytes // LINE_BYTES, LINE_BYTES // 4
     with lab.on(owner):
         order = lab.cp.random.permutation(lines)

@@ -100,7 +100,7 @@ class _Fused:
         self._received = lab.on_each(lambda _: [lab.cp.zeros(size, dtype=np.float16) for _ in range(ROTATED_SETS)])
         sets = range(ROTATED_SETS)
         self._owners = lab.on_each(lambda _: [self._table([of[i].data.ptr for of in self._received]) for i in sets])
-        # At home, tiles go where the whole output has them, whoever owns their rows.
+        # With `local`, tiles go to their places in the whole output, whichever rank owns their rows.
         part = 2 * size // lab.n_gpus
         self._home = lab.on_each(
             lambda gpu: [self._table([self._received[gpu][i].data.ptr + (owner - gpu) * part

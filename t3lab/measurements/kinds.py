@@ -225,7 +225,7 @@ _ALL = (
     ),
     _kind(
         "gemm_gaps", "one GEMM at a time, the GPU idle for gap_us before each",
-        *SUBLAYER, *GEMM, _count("gap_us", "us", "pause before each"), *_spread(gemm_floor), TFLOPS,
+        *SUBLAYER, *GEMM, _count("gap_us", "us", "idle interval before each"), *_spread(gemm_floor), TFLOPS,
         optional=(KERNEL, SM_CLOCK, POWER, ELEMENT),
     ),
     _kind(

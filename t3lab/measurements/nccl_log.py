@@ -197,7 +197,7 @@ class _Log:
             self._end_line()
             self._pending = number, cells
         elif self._pending is not None and words and all(map(_NUMBER.match, words)):
-            self._pending[1].extend(words)  # the rest, behind a line of somebody else
+            self._pending[1].extend(words)  # the rest, after a line of another program
         elif self._pending is not None and not is_debug:
             self._end_line()
         layout, pending = self._layout, self._pending

@@ -2,7 +2,7 @@
 
 Of the operations of one GPU, as they were simulated:
 
-- while a GEMM runs: what all compute units would take if they multiplied without a pause (``multiplying``); what they
+- while a GEMM runs: what all compute units would take if they multiplied all the time (``multiplying``); what they
   take longer because only some of them have the GEMM (``lost units``), or because its tiles do not fill the last wave
   (``lost waves``); what they waited for peers (``waits for peers``) or for room in the link's buffer (``link
   stalls``); and the rest, operands, stores and starts of workgroups (``memory``);

@@ -48,7 +48,7 @@ class Refusal:
 
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult | Refusal]]
 MOST_SIMULATED = 6  # of a case, besides the reference and other collectives after its GEMM
-TIE = 1.001  # times as long: expected times that differ by less do not tell who is faster
+TIE = 1.001  # times as long: expected times that differ by less do not decide which is faster
 TOLD_APART = 1.03  # times as long: outlines tell apart what differs by more; a design is simulated for that
 NEAR = 1.25  # times as long: a runner-up that takes longer is far behind
 OTHER_DATA = "its collective is one of other data"
@@ -97,7 +97,7 @@ class Candidate:
 
 
 def candidates(run: RunSpec, given: dict[str, Any]) -> list[Candidate]:
-    """Return the candidates for the GEMM of *run* that somebody can run today; *given* values are not searched over.
+    """Return the candidates for the GEMM of *run* that can be run today; *given* values are not searched over.
 
     Strategies with a parameter that an experiment has to give are left out, unless it is given.
     """

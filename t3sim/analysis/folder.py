@@ -224,7 +224,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _list(value: Any) -> list[Any]:
-    """A list of a file that somebody may have edited; empty if it is none."""
+    """A list of a file that a user may have edited; empty if it is none."""
     return value if isinstance(value, list) else []
 
 

@@ -53,7 +53,7 @@ def strategies_of(rows: Sequence[Row], declared: object) -> dict[str, Strategy]:
 
 
 def _declared(name: str, about: Any) -> Strategy:
-    """The strategy *name* from a file that somebody may have edited: what is no declaration is left out."""
+    """The strategy *name* from a file that a user may have edited: what is no declaration is left out."""
     strategy, about = Strategy(name), about if isinstance(about, Mapping) else {}
     if about.get("kind") in ("baseline", "bound", "estimate"):
         strategy.kind = str(about["kind"])

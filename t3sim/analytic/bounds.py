@@ -19,7 +19,7 @@ from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, resident_workgroups
 class LeastTimes(NamedTuple):
     """What no design of a GEMM and its collective is faster than, in ticks from the start of the sublayer."""
 
-    compute: int  # compute units launch, multiply and store without a pause
+    compute: int  # compute units launch, multiply and store back-to-back
     link: int  # the chunks that leave a GPU, reduced and gathered or to be multiplied; the latency of the last byte
     operands: int  # DRAM reads of the operands, once: they are in the memory at the start, and in no cache
     memory: int  # operands once, and the traffic of a reduce-scatter near the memory

@@ -22,7 +22,7 @@ def _nobody(messages: NDArray[Any]) -> None:
 
 
 class Link:
-    """What leads away from a GPU: its wires (``gpu.units.link.wire``), and who is on the other end."""
+    """What leads away from a GPU: its wires (``gpu.units.link.wire``), and the GPU on the other end."""
 
     def __init__(self, name: str, wire: NDArray[Any], deliver: Deliver, transform: Transform | None = None) -> None:
         """*wire* is one ``WIRE``; *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``)."""

@@ -31,7 +31,7 @@ from t3sim.workload.tiling import ELEMENT_BYTES
 
 SERIES_BINS = 4096
 OUTBOX_SIZE = 1 << 15
-LOG_SIZE = 1 << 14  # commands between two visits of whoever reads them, at least
+LOG_SIZE = 1 << 14  # least number of commands between two reads of the log
 LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
 NO_MESSAGES: NDArray[Any] = np.zeros(0, MESSAGE)

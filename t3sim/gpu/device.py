@@ -28,7 +28,7 @@ class Device:
         self.core = core
         self.quantum_ticks = quantum_ticks // core.slot_ticks * core.slot_ticks
         self.egress: Callable[[NDArray[Any]], None] | None = None  # where the outgoing link takes messages
-        self.is_tapped = False  # messages come through here even if the GPU hears nobody but itself
+        self.is_tapped = False  # messages pass here even if the GPU receives only its own
         self.watch: Callable[[], None] | None = None  # called now and then, while the kernel has not ended
 
     def unwire(self) -> None:

@@ -75,7 +75,7 @@ class Tables:
     steps: NDArray[Any] = field(default_factory=lambda: records(state.STEP_TABLE, 0))
     signals: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     n_commands: int = 0
-    n_contexts: int = 0  # commands of programs that T3's DMA engine has under way
+    n_contexts: int = 0  # outstanding commands of programs of T3's DMA engine
     read_ahead: int = 0  # granules of the DMA engine
     sends: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they go to
     loads: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they lie on
@@ -226,7 +226,7 @@ class TableBuilder:
         return operation
 
     def _handover(self, of: Operation) -> int:
-        """Return what it takes the stream of *of* to come to it, if it goes from a kernel to an engine or back (ps)."""
+        """Return the time in which the stream of *of* changes from a kernel to an engine or back (ps)."""
         engines = self.machine.gpu.copy_engines
         is_on_engine = isinstance(of, Moves) and of.engine is not None and not is_of_commands(of)
         is_other = self._is_on_engine.get(of.stream, is_on_engine) != is_on_engine
@@ -577,7 +577,7 @@ class TableBuilder:
         if is_away.any() and (of.engine is None or of.engine < NIC):
             message = "compute units and copy engines reach the GPUs of their own node; other nodes are for the NIC"
             raise UsageError(f"operation `{of.name}`: {message} (`machine.link.nic`), which sends from memory")
-        if operation.n_wavefronts == 0:  # goes on line by line
+        if operation.n_wavefronts == 0:  # proceeds line by line
             steps["n_batched"] = 0
         steps["n_lines"] = -(-given["n_granules"] // self.program.line)
         steps["n_operands"][given["is_reduced"] > 0] = 1

@@ -41,7 +41,7 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     """
     gpu = core.gpu
     slot, launch = core.slot_ticks, int(gpu.first_active_at)
-    until = launch + int(gpu.n_active_slots) * slot  # a GPU of a ring may go on, to send what waits for the link
+    until = launch + int(gpu.n_active_slots) * slot  # a GPU of a ring may continue, to send what waits for the link
     units, n = movers(core), core.machine.gpu.n_compute_units
     first_context = n + core.machine.n_engines
     units[:, codes.FOR_LAUNCH] += launch

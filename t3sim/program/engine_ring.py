@@ -1,4 +1,4 @@
-"""Ring collectives on an engine of their own that reads memory, adds and sends, without compute units (as ACE)."""
+"""Ring collectives on a separate engine that reads memory, adds and sends, without compute units (as ACE)."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from t3sim.program.kernels import ring
 from t3sim.program.operations import ADDING_ENGINE, Memory, Moves
 from t3sim.program.operator import Operator
 
-COMMANDS = 8  # under way at a time, each with a part of every chunk
+COMMANDS = 8  # outstanding at a time, each with a part of every chunk
 PIECE = 64 << 10  # bytes that a command moves
 
 

@@ -1,4 +1,4 @@
-"""A collective engine of its own (ACE, ISCA 2021; T3's Table 3): no compute unit communicates, but software starts it.
+"""A separate collective engine (ACE, ISCA 2021; T3's Table 3): no compute unit communicates, but software starts it.
 
 The engine reads memory, adds, and sends to the neighbour, for each of some splits of the columns after its GEMM.  Its
 rate and read-ahead are those of ``gpu.dma``.  Leaves out: the memory of the engine, which saves ACE some of the reads.

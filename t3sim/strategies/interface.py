@@ -147,7 +147,7 @@ class OverlapStrategy:
 
     @property
     def availability(self) -> Availability:
-        """Whether somebody can run it: on GPUs of today, with other hardware, or nowhere."""
+        """Whether it can be run: on GPUs of today, with other hardware, or nowhere."""
         if self.kind in ("bound", "estimate"):
             return "bound"
         return "needs hardware" if self.needs else "exists today"

@@ -1,6 +1,6 @@
 """All-gather by multicast stores, concurrent with the GEMM (ThunderKittens; PyTorch's `multimem` all-gather).
 
-Compute units of their own store the rows of the rank at all GPUs at once (``multimem.st``), chunk by chunk, with a flag
+Reserved compute units store the rows of the rank at all GPUs at once (``multimem.st``), chunk by chunk, with a flag
 at each GPU after every chunk; a tile waits for the flags of its rows.
 """
 

@@ -1,4 +1,4 @@
-"""Communication workgroups inside the GEMM kernel (ThunderKittens, Comet) on compute units of their own."""
+"""Communication workgroups inside the GEMM kernel (ThunderKittens, Comet) on reserved compute units."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,6 +1,6 @@
 """Threads that advance the GPUs of an explicit ring; results do not depend on their number.
 
-All cores unless somebody who keeps them busy otherwise says less: workers of a sweep take one thread each.
+All cores unless the caller, which keeps them busy otherwise, sets fewer: workers of a sweep take one thread each.
 """
 
 import os
@@ -30,7 +30,7 @@ class Crew(Generic[T, R]):
         self._choose, self._do, self._take_in = choose, do, take_in
         self._lock = RLock()
         self._called = [Condition(self._lock) for _ in range(n_threads)]  # there is a turn for this thread, or the end
-        self._still = Condition(self._lock)  # nobody does a turn
+        self._still = Condition(self._lock)  # no thread does a turn
         self._given: list[T | None] = [None] * n_threads  # that each has not begun
         self._idle: set[int] = set()  # threads that wait for a turn
         self._n_busy = 0  # turns given and not done

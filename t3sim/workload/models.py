@@ -32,7 +32,7 @@ class NamedModel:
     states_tokens: bool = True  # if not, ``spec.tokens`` is 1 until the workload says how many there are
     attention: AttentionKind = "unfused"  # of a layer whose workload does not say; checkpoints run fused today
     groups: tuple[ModelSpec, ...] = ()
-    notes: tuple[str, ...] = ()  # sentences to say to whoever names it
+    notes: tuple[str, ...] = ()  # sentences for the user who names it
 
     def with_sublayer(self, sublayer: str, group: int | None = None) -> ModelSpec:
         """Return the layers that have *sublayer*: of *group*, which counts from 1, or the largest group that has it.

@@ -90,7 +90,7 @@ class MemoryContention(Simulation):
         return Part.alike("contention", "memory contention", program(op, 0, memory, *kernels, background=background))
 
     def _bytes_of_stream(self) -> int:
-        """Return what a unit has to stream to go on until the others are done, be they ``SLOWEST`` times slower."""
+        """Return what a unit has to stream to outlast the others, even if they are ``SLOWEST`` times slower."""
         gpu, memory = self.machine.gpu, self.machine.memory
         load, store = gpu.compute_unit.l2_bytes_per_cycle, gpu.compute_unit.l2_store_bytes_per_cycle
         of_path = {"read": load, "write": store, "copy": 1 / (1 / load + 1 / store)}

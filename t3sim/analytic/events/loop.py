@@ -1,6 +1,6 @@
 """Runs the operations of a GPU as events in time: streams, tile slots of compute units, channels, copy engines, link.
 
-A *process* is one row of ``procs``: its kind, the place at which it goes on, and a few registers.  It sleeps in exactly
+A *process* is one row of ``procs``: kind, the place at which it continues, registers.  It sleeps in exactly
 one place: in the heap of events, in the queue of a signal or of a resource, or among the idle slots.  Events at the
 same time come in the order in which they were made, but the first event of a process comes before those.  All times
 are picoseconds; all that has to be computed from rates is an entry of the tables that ``analytic.outline`` makes.
@@ -50,7 +50,7 @@ RESUME, POST_BEGIN, POST_END, RELEASED, STREAM_END, CHANNEL_END, ALL_ENDED = ran
 FIRST = -(1 << 62)  # added to the order of the first event of a process
 AMOUNT = 1 << 32  # of a post: signal and amount are one number
 
-# Where a process goes on.
+# Where a process continues.
 (
     S_NEXT, S_AFTER, S_START, S_LAUNCH, S_UNTIL, S_COPY, S_COPY_STEP, S_COPY_START, S_COPY_MOVE, S_COPY_POST,
     T_NEXT, T_WAIT, T_TURN, T_GRANTED, T_MULTIPLIED, T_STORE, T_SENT, C_BEGIN, C_STEP, C_EXTRA, C_GO, C_POST,
@@ -111,14 +111,14 @@ def pop(state, heap):
 
 @kernel
 def sleep(state, heap, procs, p, delay, at):
-    """Let process *p* go on *at* a place after *delay*."""
+    """Let process *p* continue *at* a place after *delay*."""
     procs[p, P_AT] = at
     push(state, heap, delay, 0, RESUME, p, 0)
 
 
 @kernel
 def await_signal(state, heap, procs, signals, p, signal, at_least, at):
-    """Let process *p* go on *at* a place when *signal* has *at_least* this value; first whose value comes first."""
+    """Let process *p* continue *at* a place when *signal* has *at_least* this value; first whose value comes first."""
     procs[p, P_AT] = at
     if signals[signal, VALUE] >= at_least:
         push(state, heap, 0, 0, RESUME, p, 0)
@@ -173,7 +173,7 @@ def grant(state, heap, procs, resources, r):
 
 @kernel
 def request(state, heap, procs, resources, r, p, at):
-    """Let process *p* go on *at* a place when it has resource *r*."""
+    """Let process *p* continue *at* a place when it has resource *r*."""
     procs[p, P_AT] = at
     enqueue(procs, resources, r, p)
     grant(state, heap, procs, resources, r)
@@ -213,7 +213,7 @@ def send(state, duration):
 def advance_stream(
     state, heap, procs, signals, resources, pools, ops, waits, posts, steps, stream_ops, in_l2, times, p
 ):
-    """Go on with a stream of operations until it has to wait."""
+    """Run a stream of operations until it has to wait."""
     latency, buffered = times[0], times[1]
     while True:
         at = procs[p, P_AT]
@@ -307,7 +307,7 @@ def advance_stream(
 
 @kernel
 def begin_channels(state, heap, procs, ops, p, op):
-    """Begin the channels of a kernel; process *p* goes on when all have ended."""
+    """Begin the channels of a kernel; process *p* continues when all have ended."""
     n = ops[op, OP_N]
     procs[p, P_LEFT] = n
     procs[p, P_AT] = S_UNTIL
@@ -326,7 +326,7 @@ def begin_channels(state, heap, procs, ops, p, op):
 
 @kernel
 def launch(state, heap, procs, pools, ops, op, p):
-    """Let the slots of a pool take the tiles of a GEMM; process *p* goes on when all have ended."""
+    """Let the slots of a pool take the tiles of a GEMM; process *p* continues when all have ended."""
     ops[op, OP_TILE] = 0
     ops[op, OP_LEFT] = ops[op, OP_N]
     ops[op, OP_WAITER] = p
@@ -360,7 +360,7 @@ def next_gemm(ops, pool):
 
 @kernel
 def advance_slot(state, heap, procs, signals, resources, pools, ops, tiles, parts, order, times, p):
-    """Go on with a slot of a compute unit until it has to wait."""
+    """Run a slot of a compute unit until it has to wait."""
     latency, buffered = times[0], times[1]
     while True:
         at = procs[p, P_AT]
@@ -430,7 +430,7 @@ def advance_slot(state, heap, procs, signals, resources, pools, ops, tiles, part
 
 @kernel
 def advance_channel(state, heap, procs, signals, ops, steps, p):
-    """Go on with a channel of a kernel that moves data until it has to wait."""
+    """Run a channel of a kernel that moves data until it has to wait."""
     op = procs[p, P_OP]
     while True:
         at, step = procs[p, P_AT], procs[p, P_I]

@@ -81,7 +81,7 @@ def planned_hours(points: Sequence[RunSpec], limit: float, refused: dict[int, Us
 def least_hours(points: Sequence[RunSpec]) -> float:
     """Return how many hours *points* take at least; it needs no plan, which might not fit into memory.
 
-    Each design has a phase of its own, but for parameters that come to the same; all others may share theirs.
+    Each design has a phase of its own, but for parameters with the same plan; all others may share theirs.
     """
     seconds = [(least_seconds(run), overlap_strategies.get(run.strategy).kind == "design") for run in points]
     of_designs = sum(least for least, is_own in seconds if is_own) / POINTS_OF_A_PHASE

@@ -66,7 +66,9 @@ class PhaseTask:
     has_timeline: bool
     seed: int
     after: tuple[str, ...] = ()  # digests of the phases that it starts from
-    known: Mapping[str, Phase] = field(default_factory=dict)  # finished phases of who asks, without timelines
+    known: Mapping[str, Phase] = field(
+        default_factory=dict
+    )  # finished phases of the calling process, without timelines
 
     @property
     def run(self) -> RunSpec:

@@ -432,7 +432,7 @@ class Following:
         self._see((there, number), targets, known[self.ranks.turned(distance)])
 
     def _see(self, number: Number, workgroups: Ints, clock: Clock) -> None:
-        """Let the tracker of a GPU count, and send on what is complete; *clock* is that of who stored, in its frame."""
+        """Let the tracker of a GPU count, and send on what is complete; *clock* is that of the rank that stored."""
         r, i = number
         state = self.tiles[r][i]
         is_counted = state.gemm.stores.updates > 0

@@ -2,7 +2,7 @@
 
 Each granule holds the name of an element (chunk and offset, in the frame of its GPU) and the ranks whose contributions
 have been added up in it.  The contribution of a GPU whose GEMM splits k comes in parts: with the last one it is there.
-It also remembers who stored, updated and read it last, so that an access that nothing
+It also remembers which rank stored, updated and read it last, so that an access that nothing
 orders after an earlier one is noticed (as FastTrack does for threads; Flanagan and Freund, PLDI 2009).
 """
 
@@ -195,7 +195,7 @@ class Shadow:
         return np.asarray(known | (codes < 0) | (codes == access.code))
 
     def _order(self, place: Place, access: Access, what: str, earlier: tuple[NDArray[Any], ...]) -> None:
-        """Note the first granule of *place* that somebody touched who is not known to be done."""
+        """Note the first granule of *place* whose last access is not known to be complete."""
         for marks in earlier:
             codes = marks[place]
             first = codes[0] if len(codes) else -1

@@ -67,7 +67,7 @@ class Words:
         return f"signal {signal}"
 
     def waits(self, signal: int, at_least: int, at: int) -> str:
-        """Return what somebody does that waits for a signal at a distance."""
+        """Return the words for an operation that waits for a signal at a distance."""
         where = f" of the rank at distance {at}" if at else ""
         return f"waits until signal {self.signal(signal)}{where} is at least {at_least}"
 
