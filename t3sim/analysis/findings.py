@@ -163,7 +163,7 @@ def _nothing_overlapped(rows: Sequence[Row]) -> list[str]:
 
 def _range(shares: Iterable[float]) -> str:
     """Return the least and the greatest of some shares in per cent, once if they are equal."""
-    return " to ".join(dict.fromkeys(f"{100 * share:.0f} %" for share in shares))
+    return " to ".join(dict.fromkeys(f"{100 * share:.0f}%" for share in shares))
 
 
 def _what_limits(results: Results, row: Row, where: str) -> list[str]:
@@ -226,7 +226,7 @@ def _shares(leaders: Mapping[Any, Sequence[str]]) -> str:
     """How many cases each strategy leads alone, and in how many several are equal."""
     shares = Counter(names[0] for names in leaders.values() if len(names) == 1).most_common()
     n_tied = sum(len(names) > 1 for names in leaders.values())
-    return ", ".join([f"{name} in {n}" for name, n in shares] + ([f"several within 0.1 % in {n_tied}"] * bool(n_tied)))
+    return ", ".join([f"{name} in {n}" for name, n in shares] + ([f"several within 0.1% in {n_tied}"] * bool(n_tied)))
 
 
 def _not_on_sale(leaders: Mapping[Any, Sequence[str]], results: Results) -> str:

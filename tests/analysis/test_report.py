@@ -100,7 +100,7 @@ def test_a_takeaway_names_what_cannot_be_bought_and_what_can(tmp_path: Path) -> 
     as_if = "t3 needs hardware not available today (simulated as part of t3-150)."
     assert found == [
         f"t3 is the fastest design: 1.231×. {as_if} Of what runs today: flux-push.",
-        "It hides 71 % of the reduce-scatter.",
+        "It hides 71% of the reduce-scatter.",
         "The fused run takes 120.0 us longer than the GEMM alone.",
     ]
     on_sale = takeaway(read_folder(write_folder(tmp_path / "today", [SEQUENTIAL, push])))
@@ -110,7 +110,7 @@ def test_a_takeaway_names_what_cannot_be_bought_and_what_can(tmp_path: Path) -> 
         "No design gains on sequential."
     ]
     alone = takeaway(read_folder(write_folder(tmp_path / "alone", [SEQUENTIAL])))
-    assert alone == ["Exposed communication: 50 % of the time."]
+    assert alone == ["Exposed communication: 50% of the time."]
     assert takeaway(read_folder(write_folder(tmp_path / "none", [T3]))) == []
 
 
