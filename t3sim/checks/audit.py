@@ -3,7 +3,7 @@
 The checks are of every DRAM command, every invariant during the run, and real values if asked for.
 
 An ``Audit`` belongs to an experiment and follows each phase that is simulated.  What it finds wrong ends
-the run with a ``ModelError``; what it found right it counts, so that a user sees what was looked at.
+the run with a ``ModelError``; what it found right it counts, so that a user sees what was checked.
 """
 
 from __future__ import annotations

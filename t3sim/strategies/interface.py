@@ -1,7 +1,7 @@
 """What an overlap strategy is: a function from an operator to a plan of programs.
 
 It says what each GPU runs and how the times of the parts add up (``t3sim.program``); it contains the idea and nothing
-else.  What other parts of t3sim need to know of it is declared beside it (``OverlapStrategy``): none of them knows a
+else.  What other parts of t3sim need to know of it is declared with it (``OverlapStrategy``): none of them knows a
 strategy by its name.
 """
 

@@ -3,7 +3,7 @@
 The tiles of an output are worked off in waves, one for each compute unit at a time, and the last wave takes as long as
 a full one.  A tile of *r* x *c* costs a compute unit, for each element of k, *r c* multiply-adds and the loads of
 *r + c* operand elements, of which a part is not hidden (``operand_cost``); a small tile takes as long as its loads
-(``load_cost``).  So many waves times this is the length of the schedule; the kernel with the shortest is chosen.
+(``load_cost``).  The number of waves times this is the length of the schedule; the kernel with the shortest is chosen.
 
 A library may split k as often as compute units are left for the panels: each takes its share of the slices, and the
 schedule includes the kernel after it that adds up the partial sums (``partial_sums``).  Without that k plays no part.

@@ -10,8 +10,8 @@ All four produce tokens x hidden; they differ in the length of the dot product l
 
 With sequence parallelism, what these reduce is scattered by rows, and the other GEMMs of a layer gather the rows first
 (operator ``ag-gemm``): QKV and FC-1 (forward, projections to the heads and to the feed-forward width), FC-2 and OP
-(backward, gradients of their inputs).  Each of these is one of the four above the other way round: the hidden size is
-its dot product, and what is left to a GPU are columns of its output.
+(backward, gradients of their inputs).  Each of these mirrors one of the four above: its dot product is the hidden
+size, and a GPU computes a share of the columns of its output.
 
 A model whose layers differ has these of each group of layers.  Latent attention (MLA) has no QKV GEMM: its projections
 are those of ``projections_of``.  Transposed operands are not modelled: they would only change kernel efficiency.

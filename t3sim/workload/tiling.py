@@ -10,7 +10,7 @@ All arrays here are stored by rows.  A GEMM whose arrays are stored by columns i
 with arrays stored by rows and tiles that are numbered down the columns: what a stage makes is then in pieces as wide as
 a tile all over the output, and not whole rows of it.
 
-A kernel may split k (``split_k``): its slices are shared out among so many *panels*, and each tile has a workgroup for
+A kernel may split k (``split_k``): its slices are divided among *panels*, and each tile has a workgroup for
 each panel, which stores a partial sum.  In each chunk all tiles of a panel come before those of the next one.  In a
 kernel that does not, every output element belongs to exactly one workgroup and to exactly one wavefront of it.
 
