@@ -9,9 +9,9 @@ addresses.  Another GPU is named by its *distance* d: GPU (rank + d) mod n; 0 is
 of all of it, what *distance* p means.  Then the programs of all
 ranks are equal, and one GPU may represent all (``compare.difference``).
 
-**Signals** are counters in a GPU's memory, zero at first.  They are posted (an amount is added) and waited for
-(until they reach a value).  *A rank that sees a post sees all that the poster had done or seen before it*: a post at the end of an
-operation follows all its stores, wherever they go; the posts of a store, granule by granule, follow that granule.
+**Signals** are counters in a GPU's memory, zero at first.  They are posted (an amount is added) and waited for (until
+they reach a value).  *A rank that sees a post sees all that the poster had done or seen before it*: a post at the end
+of an operation follows all its stores, wherever they go; the posts of a store, granule by granule, follow that granule.
 
 **Traffic.**  Each operation names the traffic class of its own requests; what arrives from other GPUs is of class
 ``Program.inbound_class``.
