@@ -28,28 +28,28 @@ from t3sim.errors import UsageError
 Way = Literal["ring", "direct", "hierarchical"]
 
 
-def way_of(machine: MachineSpec, n_devices: int) -> Way:
-    """Return how the library runs collectives on *n_devices* GPUs."""
+def way_of(machine: MachineSpec, n_gpus: int) -> Way:
+    """Return how the library runs collectives on *n_gpus* GPUs."""
     link = machine.link
-    if Ranks.of(n_devices, link.gpus_per_node).n_nodes > 1:
+    if Ranks.of(n_gpus, link.gpus_per_node).n_nodes > 1:
         return "hierarchical"
     return "direct" if link.ports > 1 else "ring"
 
 
-def protocol_of(spec: CollectiveKernelSpec, op: str, n_devices: int, size: int) -> Protocol:
+def protocol_of(spec: CollectiveKernelSpec, op: str, n_gpus: int, size: int) -> Protocol:
     """Return the protocol that channels use for an array of *size* bytes; number of channels does not matter."""
-    return "simple" if spec.expected is None else expected_time(spec, op, n_devices, size)[0]
+    return "simple" if spec.expected is None else expected_time(spec, op, n_gpus, size)[0]
 
 
-def expected_time(spec: CollectiveKernelSpec, op: str, n_devices: int, size: int) -> tuple[Protocol, Fraction]:
+def expected_time(spec: CollectiveKernelSpec, op: str, n_gpus: int, size: int) -> tuple[Protocol, Fraction]:
     """Return the protocol of rings with the least expected time, and that time (ps), of a machine that states them."""
     assert spec.expected is not None
-    n_steps = (n_devices - 1) * (2 if op == "all-reduce" else 1)  # of a chunk from one device to the next
+    n_steps = (n_gpus - 1) * (2 if op == "all-reduce" else 1)  # of a chunk from one device to the next
     tables = {"simple": spec.expected, **{name: one.expected for name, one in spec.flagged.items()}}
 
     def expected_ps(protocol: Protocol) -> Fraction:
         expected = tables[protocol]
-        transfer = Fraction(size * 10**12, n_devices * expected.bandwidth)
+        transfer = Fraction(size * 10**12, n_gpus * expected.bandwidth)
         return expected.start + n_steps * (expected.step + transfer)
 
     best = min(tables, key=expected_ps)
@@ -57,23 +57,23 @@ def expected_time(spec: CollectiveKernelSpec, op: str, n_devices: int, size: int
 
 
 def ring_schedule(
-    machine: MachineSpec, op: Op, n_devices: int, chunk_granules: int, n_compute_units: int | None = None
+    machine: MachineSpec, op: Op, n_gpus: int, chunk_granules: int, n_compute_units: int | None = None
 ) -> CollectiveSchedule:
     """Return the schedule of *op* on chunks of *chunk_granules*; *n_compute_units* replaces the machine's channels.
 
     Raises ``UsageError`` for an all-reduce of whole chunks: that is a reduce-scatter and an all-gather.
     """
     spec = machine.gpu.collective_kernel
-    if n_devices == 1:
+    if n_gpus == 1:
         return CollectiveSchedule(())
     if spec.kind == "chunk":
         if op == "all-reduce":
             raise UsageError("an all-reduce of whole chunks is a reduce-scatter and an all-gather")
         ring = ring_reduce_scatter if op == "reduce-scatter" else ring_all_gather
-        return ring(n_devices, chunk_granules)
+        return ring(n_gpus, chunk_granules)
     n_channels = spec.channels if n_compute_units is None else n_compute_units
-    protocol = protocol_of(spec, op, n_devices, chunk_granules * n_devices * machine.memory.access)
-    return channelled(op, n_devices, chunk_granules, channels_of(machine, protocol, n_channels))
+    protocol = protocol_of(spec, op, n_gpus, chunk_granules * n_gpus * machine.memory.access)
+    return channelled(op, n_gpus, chunk_granules, channels_of(machine, protocol, n_channels))
 
 
 def channels_of(machine: MachineSpec, protocol: Protocol, n_channels: int) -> Channels:

@@ -15,19 +15,19 @@ KIB = 1 << 10
 PIECES = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
 
 
-def piece_bytes(spec: NvlsSpec, n_channels: int, n_devices: int, size: int) -> int:
+def piece_bytes(spec: NvlsSpec, n_channels: int, n_gpus: int, size: int) -> int:
     """Return the bytes of a chunk that a channel takes at a time, of an array of *size* bytes."""
     piece = spec.piece
     for times, smaller in PIECES:
-        if size < times * n_channels * n_devices * piece:
+        if size < times * n_channels * n_gpus * piece:
             piece = min(piece, smaller)
     return piece
 
 
-def takes_switch(machine: MachineSpec, op: str, n_devices: int, size: int) -> bool:
+def takes_switch(machine: MachineSpec, op: str, n_gpus: int, size: int) -> bool:
     """Return whether NCCL expects an all-reduce of *size* bytes in the switch to be faster than its rings."""
     kernel = machine.gpu.collective_kernel
     if op != "all-reduce" or kernel.nvls is None or kernel.expected is None or machine.link.multicast is None:
         return False
     in_switch = kernel.nvls.expected.start + Fraction(size * 10**12, kernel.nvls.expected.bandwidth)
-    return n_devices >= kernel.nvls.least_gpus and in_switch < expected_time(kernel, op, n_devices, size)[1]
+    return n_gpus >= kernel.nvls.least_gpus and in_switch < expected_time(kernel, op, n_gpus, size)[1]

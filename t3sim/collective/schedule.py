@@ -53,14 +53,14 @@ class CollectiveSchedule:
     flags: Ratio = NO_FLAGS  # granules sent, over granules of data
 
 
-def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory: bool = False) -> CollectiveSchedule:
+def ring_reduce_scatter(n_gpus: int, chunk_granules: int, *, has_near_memory: bool = False) -> CollectiveSchedule:
     """Return the ring reduce-scatter of T3 section 2.3 (one direction, n - 1 link steps).
 
     The device's own array lies at granule 0, followed by received copies.  Without near-memory
     updates a step reads its own and the received copy of a chunk, and a last step adds the final
     chunk locally.  With them, what arrives is added where it lands: a step reads one copy.
     """
-    c, n = chunk_granules, n_devices
+    c, n = chunk_granules, n_gpus
     steps = []
     for p in range(n - 1):
         arrived = c if p > 0 else 0
@@ -75,16 +75,16 @@ def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory:
     return CollectiveSchedule(tuple(steps))
 
 
-def ring_all_gather(n_devices: int, chunk_granules: int) -> CollectiveSchedule:
+def ring_all_gather(n_gpus: int, chunk_granules: int) -> CollectiveSchedule:
     """Return the ring all-gather: forward what was received, n - 1 steps."""
     c = chunk_granules
-    steps = tuple(Step((p * c,), (p + 1) * c, c, TO_NEIGHBOUR, c if p > 0 else 0) for p in range(n_devices - 1))
+    steps = tuple(Step((p * c,), (p + 1) * c, c, TO_NEIGHBOUR, c if p > 0 else 0) for p in range(n_gpus - 1))
     return CollectiveSchedule(steps)
 
 
-def chunk_bytes_of(size_bytes: int, n_devices: int, line_bytes: int) -> int:
+def chunk_bytes_of(size_bytes: int, n_gpus: int, line_bytes: int) -> int:
     """Return bytes of a chunk: an equal share of the array, padded to whole cache lines."""
-    share = -(-size_bytes // n_devices)
+    share = -(-size_bytes // n_gpus)
     return -(-share // line_bytes) * line_bytes
 
 
@@ -111,14 +111,14 @@ class _Operation:
 
 
 @lru_cache(KEPT)
-def channelled(op: Op, n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
+def channelled(op: Op, n_gpus: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
     """Return a ring in *channels*: each operation of the ring cut into loops, slices and channels.
 
     Reduce-scatter: send, receive-reduce-send (n - 2 times), receive-reduce-copy.  All-gather: copy-send,
     receive-copy-send (n - 2 times), receive.  All-reduce: a reduce-scatter whose last result is gathered at once.
     The input lies at granule 0, then the output, then a receive buffer for each position.
     """
-    n, c, line = n_devices, chunk_granules, channels.line_granules
+    n, c, line = n_gpus, chunk_granules, channels.line_granules
     operations = []
     if op != "all-gather":
         operations += [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]

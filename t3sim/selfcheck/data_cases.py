@@ -66,7 +66,7 @@ class DataCase:
     """One small run: what is run on how many GPUs, how it is cut, on which variant of t3-tiny."""
 
     kind: str
-    n_devices: int
+    n_gpus: int
     shape: GemmShape
     tiling: TilingSpec
     machine: int  # of MACHINES
@@ -78,7 +78,7 @@ class DataCase:
         tile = "x".join(map(str, self.tiling.workgroup_tile))
         tile += f" in {self.tiling.split_k} panels" * (self.tiling.split_k > 1)
         size = f"{self.shape.m}x{self.shape.n}x{self.shape.k} in {self.shape.element}"
-        what = f"{self.kind} {size} on {self.n_devices} GPUs"
+        what = f"{self.kind} {size} on {self.n_gpus} GPUs"
         return f"{what}, tiles {tile}, machine {self.machine}, {mode}, seed {self.seed}"
 
 
@@ -88,23 +88,23 @@ def random_case(seed: int) -> DataCase:
     kind = KINDS[seed % len(KINDS)]
     is_gemm = kind in GEMM_KINDS + PUSH_KINDS
     sizes = LARGE_RINGS if rng.random() < SHARE_OF_LARGE_RINGS else SMALL_RINGS[not is_gemm :]
-    n_devices = int(rng.choice(sizes))
-    tiling = TILINGS[int(rng.integers(len(TILINGS)))] if n_devices < 8 else TILINGS[-1]  # many GPUs, small tiles
+    n_gpus = int(rng.choice(sizes))
+    tiling = TILINGS[int(rng.integers(len(TILINGS)))] if n_gpus < 8 else TILINGS[-1]  # many GPUs, small tiles
     rows, columns = tiling.workgroup_tile
     n_across = int(rng.integers(1, 4))
-    n_down = max(-(-n_devices // n_across), int(rng.integers(1, 5)))
+    n_down = max(-(-n_gpus // n_across), int(rng.integers(1, 5)))
     m = n_down * rows - int(rng.integers(0, rows)) * int(rng.random() < 0.7)
     n = n_across * columns - int(rng.integers(0, columns)) * int(rng.random() < 0.7)
     k = int(rng.integers(1, 140))
     if kind in PUSH_KINDS:
-        m, n = n_devices * rows, n_across * columns  # each GPU owns as many whole rows of tiles, of whole lines
+        m, n = n_gpus * rows, n_across * columns  # each GPU owns as many whole rows of tiles, of whole lines
     machine = int(rng.integers(len(MACHINES)))
-    is_mirrored = bool(rng.random() < 0.3) and (kind != "flux-push naive" or n_devices == 1)
+    is_mirrored = bool(rng.random() < 0.3) and (kind != "flux-push naive" or n_gpus == 1)
     if kind == "gemm" and (n_panels := int(rng.integers(1, -(-k // tiling.k_slice) + 1))) > 1:
         tiling = tiling.model_copy(update={"split_k": n_panels})
         n = -(-n // columns) * columns  # of whole lines
     element = ELEMENTS[int(rng.integers(len(ELEMENTS) - is_gemm))]
-    return DataCase(kind, n_devices, GemmShape(m=m, n=n, k=k, element=element), tiling, machine, is_mirrored, seed)
+    return DataCase(kind, n_gpus, GemmShape(m=m, n=n, k=k, element=element), tiling, machine, is_mirrored, seed)
 
 
 @cache
@@ -149,10 +149,10 @@ def loaded(case: DataCase) -> MirroredMachine | RingMachine:
     name = case.kind.removeprefix("fused ") if case.kind.startswith("fused") else "round_robin"
     policy = arbitration_policies.get(name)
     if case.is_mirrored:
-        machine = MirroredMachine(spec, policy, {}, n_gpus=case.n_devices)
+        machine = MirroredMachine(spec, policy, {}, n_gpus=case.n_gpus)
         machine.load(part.programs[0])
         return machine
-    ring = RingMachine(spec, policy, {}, case.n_devices)
+    ring = RingMachine(spec, policy, {}, case.n_gpus)
     for rank, program in enumerate(part.programs):
         ring.load(rank, program)
     ring.note_loaded()
@@ -161,7 +161,7 @@ def loaded(case: DataCase) -> MirroredMachine | RingMachine:
 
 def part_of(case: DataCase) -> Part:
     """Return the programs of *case*; collectives move chunks of up to 67 cache lines."""
-    machine, n = machine_of(case), case.n_devices
+    machine, n = machine_of(case), case.n_gpus
     if case.kind in GEMM_KINDS + PUSH_KINDS:
         op = Operator(machine, n, make_tile_trace(case.shape, case.tiling, n))
         if case.kind == "gemm":

@@ -112,8 +112,8 @@ def evaluate(
 def check_mode(run: RunSpec) -> None:
     """Raise ``UsageError`` if the mode of *run* cannot simulate what it asks for."""
     collective = run.workload.collective
-    n_devices = run.workload.tp if collective is None else collective.gpus
-    if run.mode == "explicit" and n_devices == 1:
+    n_gpus = run.workload.tp if collective is None else collective.gpus
+    if run.mode == "explicit" and n_gpus == 1:
         raise UsageError("mode: one GPU is no ring but a plain GEMM; use `mirrored`")
     if run.mode == "mirrored" and not run.machine.is_uniform:
         raise UsageError("mode: mirrored mode simulates one GPU for all, and these differ; use `explicit`")

@@ -159,8 +159,8 @@ def seconds_of(machine: MachineSpec, work: Work) -> float:
     )
 
 
-def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devices: int | None) -> Work:
-    """Return the work of a GEMM, fused with the reduce-scatter of its output over *n_devices* unless None."""
+def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_gpus: int | None) -> Work:
+    """Return the work of a GEMM, fused with the reduce-scatter of its output over *n_gpus* unless None."""
     gpu, granule = machine.gpu, machine.memory.access
     unit, clock = gpu.compute_unit, gpu.clock_at_work(gpu.compute_unit.matrix_efficiency)
     rows, columns = tiling.workgroup_tile
@@ -177,11 +177,11 @@ def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devic
     output = gemm.m * gemm.n * element
     granules, lines = output / granule, n_tiles * lines_of_tile
     sent = 0.0
-    if n_devices is None:
+    if n_gpus is None:
         lines += output // gpu.l2.line
-    elif n_devices > 1:
-        sent = granules * (n_devices - 1) / n_devices
-        granules = 2 * sent + granules * (n_devices - 2) / n_devices  # local and incoming updates, DMA reads
+    elif n_gpus > 1:
+        sent = granules * (n_gpus - 1) / n_gpus
+        granules = 2 * sent + granules * (n_gpus - 2) / n_gpus  # local and incoming updates, DMA reads
     read, operands = _operand_bytes(machine, gemm, tiling), operand_bytes(gemm)
     requests = read / granule + granules
     computing_s = max(-(-n_tiles // gpu.n_compute_units) * tile_s, _dram_s(machine, requests) / DRAM_EFFICIENCY)

@@ -208,6 +208,6 @@ def test_what_nothing_is_stored_to_is_guarded() -> None:
 
 
 def test_more_gpus_than_contributors_can_be_told_apart_are_refused() -> None:
-    many = replace(FUSED, n_devices=17, shape=GemmShape(m=64 * 17, n=64, k=1), is_mirrored=True)
+    many = replace(FUSED, n_gpus=17, shape=GemmShape(m=64 * 17, n=64, k=1), is_mirrored=True)
     with pytest.raises(UsageError, match="for at most 16 GPUs, not 17"):
         carried(many)
