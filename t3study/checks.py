@@ -33,7 +33,7 @@ from t3study.sublayers import (
 EQUAL_SPEEDUPS = 0.005  # half of the last digit that the study prints
 TRACKER_ENTRY_BITS = 76  # 256 sets x 8 wavefronts x 76 bit are the 19 KB of T3 section 4.2.1
 BURST_BINS = 5  # a gap of one bin in a burst does not make it two
-READ_PAUSE = 0.9  # of the rate between bursts: less than that is a pause, and not the noise of the bins
+READ_PAUSE = 0.9  # of the rate between bursts: less than that is an idle interval, and not the noise of the bins
 MANY_SLOWER = 0.87  # 1 / 1.15: more than 15 % slower
 
 

@@ -7,7 +7,7 @@
    shorter than the shortest that was simulated by more than outlines can tell.  What is expected of a candidate is its
    outline, times what the simulations of the same scheme took over theirs; of a scheme that was not simulated yet, its
    outline, and what that scheme took longer than its outline at fewer rows of the same GEMM.  So values of a parameter
-   that the outline does not tell apart are simulated once.
+   that the outline does not distinguish are simulated once.
 4. So is the runner-up, the best candidate of another scheme, unless another scheme was simulated already, the runner-up
    is expected to be far behind, or the GEMM was searched at fewer rows.
 
@@ -49,7 +49,7 @@ class Refusal:
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult | Refusal]]
 MOST_SIMULATED = 6  # of a case, besides the reference and other collectives after its GEMM
 TIE = 1.001  # times as long: expected times that differ by less do not decide which is faster
-TOLD_APART = 1.03  # times as long: outlines tell apart what differs by more; a design is simulated for that
+TOLD_APART = 1.03  # times as long: outlines distinguish what differs by more; a design is simulated for that
 NEAR = 1.25  # times as long: a runner-up that takes longer is far behind
 OTHER_DATA = "its collective is one of other data"
 LEAST_SENT = 0.75  # of what equal work sends

@@ -168,7 +168,7 @@ class MoeLayer:
         return Rows(buffer.first + number * row, row, 0 * number, offset + number * row, 0 * number + 1)
 
     def tokens_given(self, buffer: Buffer, row: int) -> Rows:
-        """Return the tokens of the rank in the type of the rows, one behind the other."""
+        """Return the tokens of the rank in the type of the rows, contiguous."""
         found = self._tokens(buffer, row)
         return Rows(found.first, row, found.chunk, found.offset, found.choices)
 

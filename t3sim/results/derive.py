@@ -23,7 +23,7 @@ def derive(
     Exposed communication is the time minus that of the GEMM alone (ECT in Flux), of the operator (GEMM and
     reduce-scatter) and of the sublayer (with the all-gather). Each is compared with the record of the same case whose
     strategy is one of *baselines*: same workload and machine, of the same mode where there is one.  *case_keys*, one
-    per record, tell apart cases of which the columns say the same (a sweep over a machine value or a tiling; see
+    per record, distinguish cases with equal columns (a sweep over a machine value or a tiling; see
     ``digest.case_digest``).  What only overlapping depends on, such as an arbitration policy, is not part of a case.
     Without a baseline, or with several that disagree, the comparison is left absent.  So are the efficiencies of
     *bounds*: they are times below which no design gets, with no communication that could be hidden.
