@@ -5,8 +5,10 @@ A program has one stage, whose input is there at the start, or several of one ``
 *Normal form* (DeepEP, ``csrc/kernels/intranode.cu``): a notification says who sends how much; then a token goes once to
 each GPU that has experts of it.  Half of the kernel's workgroups are senders, half are receivers, in pairs (channels).
 A sender stores rows in a receive buffer, a few tokens for each GPU at a time, and the receiver copies them from there.
-Before each of these chunks it loads from the other GPU how far the receiver has come; behind it come a fence, which
-ends when what was stored has arrived, and a flag.  A warp copies a row at a time, in the pieces that DeepEP unrolls.
+Before each of these chunks it loads from the other GPU how far the receiver has come, and looks for tokens of the GPU;
+behind it come a fence, which ends when what was stored has arrived, and a flag.  A warp copies a row at a time, in the
+pieces that DeepEP unrolls, then its scales.  Receivers load an index and the scales behind the rows (dispatch), or the
+places of a token's rows before it (combine).
 Other kernels copy tokens to the rows of their experts, and add up the rows of a token at the GPU of its experts.
 Combine is the same in the other direction; its receivers add up.
 
@@ -17,9 +19,8 @@ then workgroups wait for the rows of one expert from one GPU each, and copy them
 of its token, with a fence and a flag for each expert; behind a barrier of the grid the rows of a token are added up.
 
 The weight of an expert is part of its row, wherever kernels multiply by it.
-Leaves out: indices of tokens that are stored beside their data, and the flags by which a sender finds the tokens of a
-GPU; that receive buffers are used again and again; the layout kernel before the normal dispatch, and the host, which
-waits for the counts of a new layout before it launches the dispatch.
+Leaves out: that receive buffers are used again and again; the layout kernel before the normal dispatch, and the host,
+which waits for the counts of a new layout before it launches the dispatch; bytes of indices.
 On several nodes see ``moe_nodes``.
 Pinned by ``tests/program/test_moe_layer.py``.
 """
@@ -52,7 +53,7 @@ from t3sim.program.operations import (
     Stores,
     Wait,
 )
-from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, dealt, in_columns, steps, waiting
+from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, dealt, in_columns, parted, steps, waiting
 from t3sim.workload.grouped import grouped_launch
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -62,6 +63,7 @@ NORMAL_WARPS, LOW_LATENCY_WARPS, COPY_WARPS = 24, 32, 16  # of a workgroup
 # and four, other kernels eight; receivers of combine add up 512 B of each row, and those of dispatch copy half a row.
 DISPATCH_BYTES, COMBINE_BYTES, SUM_BYTES, UNROLLED_BYTES = 5 * 512, 4 * 512, 512, 8 * 512
 COUNT_BYTES = 4  # of the rows of an expert, or of a GPU
+SECTOR = 32  # bytes of a load that finds its line in the L2
 NEW, CACHED = range(2)  # layouts of a dispatch
 MESSAGES = 8  # their stream
 TOKEN_BITS = 16  # of an element of tokens, before they are converted
@@ -317,8 +319,14 @@ class MoeLayer:
         due = np.minimum((chunk + 1) * DISPATCH_CHUNK, np.bincount(lane, minlength=self.n * c)[lane]) * row + chunk + 1
         notify, told = self._notification("notify dispatch", self._queues(c), tells_counts=layout == NEW, **more)
         flags = self._buffer("flags of dispatch", self.n * c, self.line)
-        columns = self._sending(sends, sent.token % c, sent.distance, c, DISPATCH_CHUNK, flags, arrived)
-        receiving = self._receiving(receives, held.token % c, chunk, arrived + lane[:, None], due[:, None], c)
+        words = self._buffer("words of dispatch", 4 * c, self.line)
+        # Senders look through the tokens for those of a GPU: a byte of each token and GPU says so.
+        looked_at = DISPATCH_CHUNK * op.n_tokens * self.n**2 // max(len(sent.token), 1)
+        data = op.lines_of_data(op.experts.sent_element, op.experts.hidden) * self.line
+        columns = self._sending(sends, sent.token % c, sent.distance, c, DISPATCH_CHUNK, flags, arrived,
+                                words, -(-looked_at // SECTOR), data)  # fmt: skip
+        receiving = self._receiving(receives, held.token % c, chunk, arrived + lane[:, None], due[:, None], c,
+                                    words, (0, 2))  # fmt: skip
         pieces = DISPATCH_BYTES, -(-row * op.granule // 2)
         return [notify, *self._roles("dispatch", columns, receiving, pieces, told, first_unit, **more)]
 
@@ -348,8 +356,9 @@ class MoeLayer:
         batch = position_in(token % c) // NORMAL_WARPS
         notify, told = self._notification("notify combine", self._queues(c), tells_counts=False, **more)
         flags = self._buffer("flags of combine", self.n * c, self.line)
-        columns = self._sending(sends, held.token % c, held.distance, c, COMBINE_CHUNK, flags, arrived)
-        receiving = self._receiving(receives, token % c, batch, signals[token], due[token], c)
+        words = self._buffer("words of combine", 4 * c, self.line)
+        columns = self._sending(sends, held.token % c, held.distance, c, COMBINE_CHUNK, flags, arrived, words, 1, row)
+        receiving = self._receiving(receives, token % c, batch, signals[token], due[token], c, words, (1, 0))
         pieces = COMBINE_BYTES, SUM_BYTES
         return [notify, *self._roles("combine", columns, receiving, pieces, told, first_unit, **more)]
 
@@ -365,45 +374,79 @@ class MoeLayer:
         return -(-4 * COUNT_BYTES * self.n * c // self.op.granule)
 
     def _sending(
-        self, sends: Steps, channel: Ints, distance: Ints, c: int, chunk: int, flags: Buffer, arrived: int
+        self,
+        sends: Steps,
+        channel: Ints,
+        distance: Ints,
+        c: int,
+        chunk: int,
+        flags: Buffer,
+        arrived: int,
+        words: Buffer,
+        n_words: int,
+        data: int,
     ) -> list[Steps]:
         """Return the steps of the senders: a batch has a chunk of rows for each GPU, those for the next one first.
 
-        The queues of other GPUs are read concurrently, and a fence ends for all of them: one represents all.
+        The queues of other GPUs are read concurrently, and a fence ends for all of them: one represents all.  Before
+        the rows come loads of *n_words* words, one after the other.  Of a row the first *data* granules are copied,
+        then the others, its scales.
         """
         batch = position_in(distance * c + channel) // chunk
         order = np.lexsort(((distance - 1) % self.n, batch, channel))
         columns = []
         for number in range(c):
             mine = order[channel[order] == number]
-            column = [steps(0)]
+            column = [self._words(words, number)]
             for one in np.split(mine, np.flatnonzero(np.diff(batch[mine])) + 1) if len(mine) else ():
                 to = distance[one][np.flatnonzero(np.diff(distance[one], prepend=NONE))]
                 away = to[to != 0]
                 lane = -to % self.n * c + number
                 tell = copies_to(to, 0 * to, flags.first + lane * self.line, 1, arrived + lane, n_operands=0)
                 column += [
-                    self._round_trip(away[:1], arrived), batched(sends[one], 0 * one),
+                    self._round_trip(away[:1], arrived), self._words(words, number, n_words),
+                    *(batched(part, 0 * one) for part in parted(sends[one], data)),
                     self._round_trip(away[-1:], arrived), batched(tell, 0 * to),
                 ]  # fmt: skip
             columns.append(np.concatenate(column))
         return columns
 
-    def _receiving(self, every: Steps, channel: Ints, batch: Ints, signal: Ints, due: Ints, c: int) -> list[Steps]:
-        """Return the steps of the receivers: each batch waits until its signals, [step, number], have what is *due*."""
+    def _receiving(
+        self,
+        every: Steps,
+        channel: Ints,
+        batch: Ints,
+        signal: Ints,
+        due: Ints,
+        c: int,
+        words: Buffer | None = None,
+        n_words: tuple[int, int] = (0, 0),
+    ) -> list[Steps]:
+        """Return the steps of the receivers: each batch waits until its signals, [step, number], have what is *due*.
+
+        Before it waits it loads so many *words* one after the other, and so many behind the rows.
+        """
         columns = []
         for number in range(c):
             mine = np.flatnonzero(channel == number)
             mine = mine[np.argsort(batch[mine], kind="stable")]
-            column = [steps(0)]
+            column = [steps(0) if words is None else self._words(words, c + number)]
+            before, behind = (steps(0) if words is None else self._words(words, c + number, n) for n in n_words)
             for one in np.split(mine, np.flatnonzero(np.diff(batch[mine])) + 1) if len(mine) else ():
                 which, least = signal[one].reshape(-1), due[one].reshape(-1)
                 found = np.unique(which[which != NONE])
                 most = np.zeros(len(found), np.int64)
                 np.maximum.at(most, np.searchsorted(found, which[which != NONE]), least[which != NONE])
-                column += [waiting(found, most), batched(every[one], 0 * one)]
+                column += [before, waiting(found, most), batched(every[one], 0 * one), behind]
             columns.append(np.concatenate(column))
         return columns
+
+    def _words(self, buffer: Buffer, number: int, n: int | None = None) -> Steps:
+        """Return *n* loads by workgroup *number* of words in the L2, one after the other; None: it stores the first."""
+        first = buffer.first + 2 * number * self.line
+        if n is None:
+            return steps(1, n_granules=1, n_operands=0, kept_at=first)
+        return steps(n, n_granules=1, operand=first, kept_at=first + self.line)
 
     def _roles(
         self,

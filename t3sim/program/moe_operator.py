@@ -393,6 +393,10 @@ class MoeOperator:
         each = int(self.machine.gpu.l2.line * BITS_OF_BYTE / ELEMENT_TYPES[element].stored_bits)
         return -(-n_elements // each)
 
+    def lines_of_data(self, element: str, n_elements: int) -> int:
+        """Return the cache lines of a row of so many elements without their scales."""
+        return -(-n_elements * ELEMENT_TYPES[element].bits // (self.machine.gpu.l2.line * BITS_OF_BYTE))
+
     @property
     def sent_row(self) -> int:
         """Return granules of a token as it is dispatched."""

@@ -55,6 +55,20 @@ def batched(column: Steps, batch: Ints) -> Steps:
     return found
 
 
+def parted(every: Steps, n_granules: int) -> list[Steps]:
+    """Return steps of the first *n_granules* of each of *every*, and, if these have more, of the rest."""
+    first, rest = every.copy(), every.copy()
+    first["n_granules"] = np.minimum(every["n_granules"], n_granules)
+    rest["n_granules"] -= first["n_granules"]
+    for name, is_there in (
+        ("operand", every["n_operands"] > 0),
+        ("destination", every["send"] >= 0),
+        ("kept_at", every["kept_at"] >= 0),
+    ):
+        rest[name] += np.where(is_there, n_granules, 0)
+    return [first, rest] if (rest["n_granules"] > 0).any() else [first]
+
+
 def by_one_warp(column: Steps, n_granules: int) -> Steps:
     """Return *column* with each step that is in no batch cut into steps of so many granules, which one warp makes.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from t3sim.program.kernels import refuse_several_nodes
 from t3sim.program.moe_batches import two_batches_program
 from t3sim.program.moe_fused import FusedLayer
-from t3sim.program.moe_layer import MoeLayer, program_of_stages
+from t3sim.program.moe_layer import CACHED, NEW, MoeLayer, program_of_stages
 from t3sim.program.moe_nodes import layer_of
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.operations import Operation, Program
@@ -20,6 +20,12 @@ from t3sim.strategies.interface import Params, strategy
 SMS = Parameter(
     24, minimum=2, tried=(12, 24, 48),
     meaning="Compute units of the dispatch and combine kernels, half of them senders and half receivers.",
+)  # fmt: skip
+
+LAYOUT = Parameter(
+    "new", words={"new": NEW, "cached": CACHED}, has_numbers=False,
+    meaning="Layout of a dispatch: `new`, GPUs exchange how many rows each gets; `cached`, as in an earlier dispatch "
+            "of the same tokens.",
 )  # fmt: skip
 
 Stage = Callable[[MoeLayer], list[Operation]]
@@ -42,12 +48,12 @@ def stage_part(op: MoeOperator, role: str, name: str, stage: Stage) -> Part:
     return Part.repeated(role, named(op, name), program_of, op.n, len(op.representatives))
 
 
-@strategy("moe-sequential", kind="baseline", operators=("moe",), parameters={"sms": SMS})
+@strategy("moe-sequential", kind="baseline", operators=("moe",), parameters={"sms": SMS, "layout": LAYOUT})
 def moe_sequential(op: MoeOperator, params: Params) -> Plan:
     """DeepEP's normal dispatch and combine on ``sms`` compute units, on which nothing else runs."""
     sms = params["sms"]
     stages: tuple[tuple[str, str, Stage], ...] = (
-        ("dispatch", "dispatch", lambda layer: layer.dispatch(sms)),
+        ("dispatch", "dispatch", lambda layer: layer.dispatch(sms, layout=params["layout"])),
         ("permutation", "permutation", MoeLayer.permutation),
         *GEMM_STAGES,
         ("reduction", "reduction", MoeLayer.reduction),

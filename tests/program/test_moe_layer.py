@@ -17,6 +17,7 @@ from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.plan import Part, Plan, parts_of
+from t3sim.program.row_steps import batched, by_one_warp, parted, steps
 from t3sim.program.verify import check_programs, problems_of
 from t3sim.selfcheck.data_cases import TILINGS
 from t3sim.strategies import overlap_strategies
@@ -223,3 +224,48 @@ def with_batch(one: Moves) -> np.ndarray:
 def test_what_cannot_run_is_refused_with_its_key(name: str, params: dict, changes: dict, key: str) -> None:
     with pytest.raises(UsageError, match=key):
         overlap_strategies.get(name)(operator(**changes), params)
+
+
+def kernels_of(op: MoeOperator, role: str, **params: str) -> dict[str, Moves]:
+    """The kernels of one part of moe-sequential on GPU 0."""
+    plan = overlap_strategies.get("moe-sequential")(op, {"sms": 4, **params})
+    [part] = [one for one in plan.parts() if one.role == role]
+    return {one.name: one for one in part.programs[0].operations if isinstance(one, Moves)}
+
+
+@pytest.mark.parametrize(("role", "chunk"), [("dispatch", 6), ("combine", 4)])
+def test_each_chunk_of_a_queue_ends_with_a_flag(role: str, chunk: int) -> None:
+    """A sender loads the head of a queue, copies at most a chunk for each GPU, has a fence, and stores a flag."""
+    op = operator(tokens_per_gpu=37)
+    senders = kernels_of(op, role)[f"{role}, senders"].steps
+    for column in senders.T:
+        asks = np.flatnonzero(column["wait_where"] == 1)
+        away = column[column["distance"] != 0]
+        for distance in range(1, 4):
+            rows, flags = (np.sum(away["distance"][away["n_operands"] == n] == distance) for n in (1, 0))
+            assert flags == -(-rows // chunk)
+        assert len(asks) == 2 * max(np.bincount(away["distance"][away["n_operands"] == 0], minlength=2))
+
+
+def test_a_cached_layout_needs_no_counts() -> None:
+    new, cached = (
+        kernels_of(operator(), "dispatch", layout=layout)["notify dispatch"].steps.reshape(-1)
+        for layout in ("new", "cached")
+    )
+    assert [len(np.unique(one["wait_signal"][one["wait_at_least"] > 0])) for one in (new, cached)] == [3, 2]
+
+
+def test_a_step_that_is_alone_is_made_by_one_warp() -> None:
+    """Cut into pieces; a batch is left as it is."""
+    column = batched(steps(3, n_granules=10, operand=100, kept_at=200, post_signal=1), np.array([0, 1, 1]))
+    found = by_one_warp(column, 4)
+    assert found["n_granules"].tolist() == [4, 4, 2, 10, 10]
+    assert found["operand"].tolist() == [100, 104, 108, 100, 100]
+    assert found["kept_at"].tolist() == [200, 204, 208, 200, 200]
+
+
+def test_the_rest_of_a_row_follows_its_data() -> None:
+    data, scales = parted(steps(2, n_granules=10, operand=100, kept_at=200), 8)
+    assert (data["n_granules"].tolist(), scales["n_granules"].tolist()) == ([8, 8], [2, 2])
+    assert (scales["operand"].tolist(), scales["kept_at"].tolist()) == ([108, 108], [208, 208])
+    assert len(parted(data, 8)) == 1

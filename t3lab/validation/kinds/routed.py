@@ -27,6 +27,8 @@ STRATEGIES = {
     "fused_expert_waves": "moe-fused",
     "fused_lag_ordered": "moe-fused",
 }
+# DeepEP's tests time a dispatch whose layout is that of an earlier one (tests/test_intranode.py, its cached handle).
+PARAMETERS: dict[str, Params] = {"deepep_normal": (("layout", "cached"),)}
 OF_SMS = "sms"  # the parameter of a strategy for the compute units of dispatch and combine
 
 
@@ -48,7 +50,7 @@ def strategy_of_row(row: Measurement, machine: MachineSpec) -> tuple[str, Params
     if name not in known:
         raise NotSimulatedError(unknown_name("kernel", kernel, [*known, *STRATEGIES]))
     entry = overlap_strategies.get(name)
-    params = given_parameters(str(row.values.get("parameters", "")))
+    params = (*PARAMETERS.get(kernel, ()), *given_parameters(str(row.values.get("parameters", ""))))
     sms = int(row.values.get("sms", 0))
     if sms and OF_SMS in entry.parameters:
         params = (*params, (OF_SMS, min(sms, machine.gpu.n_compute_units)))
