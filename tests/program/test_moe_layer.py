@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.errors import ProgramError, UsageError
+from t3sim.experiment.planning.plan import load_experiment
+from t3sim.experiment.running.runner import run
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.moe_operator import MoeOperator
@@ -269,3 +272,19 @@ def test_the_rest_of_a_row_follows_its_data() -> None:
     assert (data["n_granules"].tolist(), scales["n_granules"].tolist()) == ([8, 8], [2, 2])
     assert (scales["operand"].tolist(), scales["kept_at"].tolist()) == ([108, 108], [208, 208])
     assert len(parted(data, 8)) == 1
+
+
+def test_results_have_the_traffic_of_all_kernels(tmp_path: Path) -> None:
+    """Grouped GEMMs read the weights of all experts of the GPU; each token with experts elsewhere crosses the link."""
+    experts = {"n_experts": 8, "top_k": 2, "hidden": 128, "intermediate": 64, "tokens_per_gpu": 16, "ep": 4}
+    experiment = load_experiment({
+        "schema_version": 1, "name": "experts", "strategy": {"name": "moe-sequential", "sms": 4},
+        "machine": {"preset": "t3-tiny", "gpu": {"n_compute_units": 8},
+                    "link": {"topology": "switch", "ingress_buffer": "64 KiB"}},
+        "workload": {"operator": "moe", "experts": experts}, "tiling": "gemm-64x64",
+    })  # fmt: skip
+    [record] = run(experiment, tmp_path).records
+    assert record.dram_gemm_read_bytes >= 2 * (128 * 128 + 64 * 128) * 2
+    assert record.dram_gemm_write_bytes >= 16 * 2 * (128 + 128) * 2
+    assert record.dram_rs_read_bytes >= 16 * 128 * 2
+    assert record.link_bytes >= 2 * 16 * 3 / 4 * 128 * 2

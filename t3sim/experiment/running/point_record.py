@@ -16,12 +16,14 @@ def record_of(result: SimulationResult) -> RunRecord:
     gemm_phase, fused, split = result.phase("gemm"), result.phase("fused"), result.phase("split")
     reduce_scatter, all_gather = result.phase("reduce_scatter"), result.phase("all_gather")
     together = fused or split
+    # The kernels of a layer of experts that is not fused, one after the other.
+    stages = summed(result.phases) if workload.operator == "moe" and together is None else None
     policy = run.arbitration.policy if run.arbitration is not None and together is not None else None
-    producer = together or gemm_phase
+    producer = together or stages or gemm_phase
     if together is not None:  # some GEMMs of a layer of generation have nothing to overlap with
         plain = [one.by_role.get("gemm") for one in result.sublayers if not {"fused", "split"} & one.by_role.keys()]
         producer = summed([*plain, together])
-    alone = [gemm_phase, reduce_scatter] if together is None else [producer]
+    alone = [gemm_phase, reduce_scatter] if together is None and stages is None else [producer]
     gathers = (
         [all_gather, result.phase("all_reduce"), result.phase("all_to_all")] if split is None else []
     )  # else it is part of the split run
@@ -34,9 +36,10 @@ def record_of(result: SimulationResult) -> RunRecord:
         return None if phase is None else us(phase.ticks)
 
     # A collective of compute units bypasses the L2: what it reads and writes alone is what it does in a split run.
-    # The one in a fused run is the reduce-scatter of the output, or the all-gather of A.
+    # The one in a fused run is the reduce-scatter of the output, or the all-gather of A; in a layer of experts it is
+    # whatever moves beside the GEMMs.
     is_gathered = workload.operator == "ag-gemm"
-    scatter = fused if fused is not None and not is_gathered else reduce_scatter
+    scatter = fused if fused is not None and not is_gathered else stages or reduce_scatter
     gather = fused if fused is not None and is_gathered else all_gather
     counters = producer.counters if producer is not None else {}
     accesses = counters.get("l2_accesses", 0)
