@@ -14,6 +14,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.core import Wires
 from t3sim.program.operations import Gemm, Program, has_unlike_chunks
+from t3sim.program.reach import reached_by, refuse_beyond_node
 from t3sim.registry import Registry, nearest
 
 Finding = tuple[str, str]  # key of the machine, message
@@ -110,10 +111,13 @@ def check_arrivals(link: LinkSpec, programs: Iterable[Program]) -> None:
         )
 
 
-def check_reach(link: LinkSpec, distances: Iterable[int], n: int, rank: int = 0) -> None:
-    """Raise ``UsageError`` unless GPU *rank* of *n* can send to all GPUs at *distances*."""
-    reached = fabric_of(link, n).reached(link, n, rank)
-    for distance in sorted(distances):
+def check_reach(link: LinkSpec, program: Program, rank: int = 0) -> None:
+    """Raise ``UsageError`` unless GPU *rank* can send to all GPUs that *program* reaches."""
+    refuse_beyond_node(program)
+    reached = fabric_of(link, program.n).reached(link, program.n, rank)
+    for distance in sorted(reached_by(program)):
         if distance not in reached:
-            where = f"the GPU at distance {distance} of {n}"
-            raise UsageError(f"machine.link.topology: {link.topology} does not lead to {where}")
+            where = f"the GPU at distance {distance} of {program.n}"
+            if program.ranks.n_nodes > 1 and distance > program.ranks.per_node:
+                where += f" (not on this node of {program.ranks.per_node} GPUs, and not its counterpart on another)"
+            raise UsageError(f"machine.link.topology: is {link.topology}, which does not lead to {where}")

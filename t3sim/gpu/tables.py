@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim import arrays
-from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import places_for, sent_granules
 from t3sim.config.limits import EFFICIENCY_SCALE, MOST_CONTEXTS
 from t3sim.config.machine import MachineSpec
@@ -32,6 +31,7 @@ from t3sim.program.operations import (
     has_unlike_chunks,
     is_of_commands,
 )
+from t3sim.program.reach import refuse_beyond_node
 from t3sim.workload.operands import matrix_rate, slowed, wider
 from t3sim.workload.tiling import (
     lds_of,
@@ -81,12 +81,6 @@ class Tables:
     loads: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they lie on
     sums: int = 0  # granules that the switch adds up: each is loaded from every GPU
     per_node: int = 1  # GPUs
-
-    def reached(self, ranks: Ranks) -> set[int]:
-        """Return the distances, of *ranks*, of all GPUs that the program sends to, signals or loads from."""
-        told = self.posts["distance"]
-        answers = {int(ranks.back(distance)) for distance in self.loads}
-        return {*(self.sends.keys() - {0}), *told[told != 0].tolist(), *self.loads, *answers}
 
     def posted(self) -> Ints:
         """Return [3, n] all that the program posts: the distance of the GPU, its signal, how much."""
@@ -154,6 +148,7 @@ class TableBuilder:
             raise UsageError(f"program: stream {stream}, in the background, has no operation")
         if background and background == streams:
             raise UsageError("program: all its streams are in the background; when is it over?")
+        refuse_beyond_node(self.program)
         for operation in self.program.operations:
             if isinstance(operation, Gemm):
                 self._add_gemm(operation)
@@ -182,7 +177,7 @@ class TableBuilder:
             tiles=joined(self._tiles, state.TILE_TABLE),
             commands=joined(self._commands, state.DMA_TABLE),
             ready_fifo=np.zeros(max(n_commands, 1), np.int64),
-            dma_queue=records(state.MESSAGE, self._read_ahead * self.machine.link.n_ports),
+            dma_queue=records(state.MESSAGE, max(self._read_ahead, 1) * self.machine.link.n_ports),  # equal parts
             steps=joined(self._steps, state.STEP_TABLE),
             signals=np.zeros(max(self._n_signals, 1), np.int64),
             n_commands=n_commands,
@@ -390,9 +385,6 @@ class TableBuilder:
         tiles["signal"], tiles["dma_command"] = stores.signal[owner], -1
         distance, to = destinations(of, is_translated=has_unlike_chunks(of))
         tiles["distance"] = distance[owner] % self.program.n
-        if (tiles["distance"] >= self.program.ranks.per_node).any():
-            message = "its tiles are stored on the own node; what goes to other nodes is sent by the NIC"
-            raise UsageError(f"operation `{of.name}`: {message} (`machine.link.nic`), from memory")
         to_tile = first_tile + to[owner] * n_wavefronts + np.arange(len(tiles)) % n_wavefronts
         tiles["to_tile"] = np.where(to[owner] < 0, -1, to_tile)
         tiles["updates_expected"] = tiles["n_granules"] * stores.updates[owner]
@@ -573,10 +565,6 @@ class TableBuilder:
             steps[name] = given[name]
         steps["send"] = [KINDS[int(kind)] for kind in given["send"]]
         steps["distance"] %= self.program.n
-        is_away = (steps["send"] >= 0) & (steps["distance"] >= per_node)
-        if is_away.any() and (of.engine is None or of.engine < NIC):
-            message = "compute units and copy engines reach the GPUs of their own node; other nodes are for the NIC"
-            raise UsageError(f"operation `{of.name}`: {message} (`machine.link.nic`), which sends from memory")
         if operation.n_wavefronts == 0:  # proceeds line by line
             steps["n_batched"] = 0
         steps["n_lines"] = -(-given["n_granules"] // self.program.line)

@@ -4,7 +4,7 @@ from functools import partial
 
 from t3sim.program.gathering import Gathering
 from t3sim.program.host import HOST, STREAMS, run_by
-from t3sim.program.kernels import program, refuse_without_engines
+from t3sim.program.kernels import program, refuse_several_nodes, refuse_without_engines
 from t3sim.program.operations import Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan, gemm_part
@@ -47,5 +47,6 @@ def te_ring_ag(op: Operator, params: Params) -> Plan:
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
     refuse_without_engines(op, "te-ring-ag")
+    refuse_several_nodes(op, "te-ring-ag", "`sequential`")
     program_of = partial(te_ring_ag_program, streams=min(params["streams"], op.n), host=params["host"])
     return fused_plan(op, program_of)

@@ -138,7 +138,8 @@ class Machine:
         Raises ``ModelError`` when the machine hangs or ends with something left inside.
         """
         for d, core in enumerate(self.cores) if self.links else ():
-            check_reach(core.machine.link, core.tables.reached(self.ranks), self.n_gpus, d)
+            if core.program is not None:
+                check_reach(core.machine.link, core.program, d)
         process = self.env.process(steps)
         try:
             with watched_policy(self.cores):

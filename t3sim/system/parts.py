@@ -13,7 +13,7 @@ from t3sim.checks.audit import Audit, Report
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
-from t3sim.fabric.interface import check_arrivals
+from t3sim.fabric.interface import check_arrivals, check_reach
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.ticks import TickBase
@@ -111,7 +111,10 @@ class Parts:
         In the plan it begins *later* than as simulated: bounds before it stand for what takes another time.
         """
         if isinstance(tree, Part):
-            check_arrivals(self.run.machine.link, tree.programs[: None if tree.difference else 1])
+            link, programs = self.run.machine.link, tree.programs[: None if tree.difference else 1]
+            check_arrivals(link, programs)
+            for rank, program in enumerate(programs):
+                check_reach(link, program, rank)
             phase = self.phase(tree, after)
             after.append(phase)
             found[tree.role] = replace(on_clock(phase, later), role=tree.role, counts=counts)

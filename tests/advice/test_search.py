@@ -127,7 +127,7 @@ def test_what_the_links_do_not_lead_to_is_refused_when_its_turn_comes() -> None:
         [push] = [one for one in case.choices if one.candidate.strategy == "flux-push"]
         case.choices = [case.reference, push]
         settle([case], Simulator())
-        taken.append((push.us is None, "ring does not lead to the GPU at distance" in push.refused))
+        taken.append((push.us is None, "does not lead to the GPU at distance" in push.refused))
     assert taken == [(True, True), (False, False)]
 
 

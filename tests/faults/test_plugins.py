@@ -106,7 +106,7 @@ PROGRAMS = {
             "kernel = replace(kernel, posts=(Post(memory.signal('here')[0], distance=1),));"
             " return program(op, rank, memory, kernel)"
         ),
-        "machine.link.topology: ring does not lead to the GPU at distance 1 of 4",
+        "machine.link.topology: is ring, which does not lead to the GPU at distance 1 of 4",
     ),
 }
 # A whole plugin: the line that is named, what is said.
