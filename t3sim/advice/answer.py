@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from t3sim.advice.exposed import PARTS, exposed_us
+from t3sim.advice.hardware import Design
 from t3sim.advice.profile import profile_bytes
 from t3sim.advice.search import (
-    OTHER_DATA,
     REFUSALS,
     Candidate,
     Case,
@@ -49,7 +49,7 @@ class Answer:
     validated: Validated
     exposed: dict[Candidate, dict[str, float]]  # of what was simulated: microseconds of each of PARTS
     bound_us: float | None = None  # no design is faster
-    with_hardware: tuple[Candidate, float | Refusal] | None = None  # what T3's hardware would do, in microseconds
+    design: Design | None = None  # what T3's hardware would do
     changes: dict[str, str] = field(default_factory=dict)  # of a circumstance: the strategy that would win then
     host: str | None = None  # that the answer is for; None: the winner is the same with all
     by_host: dict[str, Choice] = field(default_factory=dict)  # the winner with each kind of host, if candidates differ
@@ -114,8 +114,11 @@ class Answer:
             "runner_up_parameters": None if second is None else values_of(second.candidate), "margin": self.margin,
             "is_tie": self.is_tie, "ties": "; ".join(str(one.candidate) for one in self.ties) or None,
         }  # fmt: skip
-        if self.with_hardware is not None and not isinstance(self.with_hardware[1], Refusal):
-            found |= {"with_hardware": self.with_hardware[0].strategy, "with_hardware_us": self.with_hardware[1]}
+        if self.design is not None and not isinstance(self.design.found, Refusal):
+            found |= {
+                "with_hardware": self.design.candidate.strategy, "with_hardware_us": self.design.found,
+                "with_hardware_status": "estimated" if self.design.is_estimated else "simulated",
+            }  # fmt: skip
         return found
 
     def sentences(self) -> list[str]:
@@ -123,8 +126,8 @@ class Answer:
         if not self.case.is_answered:
             return [f"No answer: {self.case.reference.candidate} cannot run: {self.case.reference.refused}."]
         found = [*self._of_hosts(), self._of_winner(), *self._of_cautions(), *self._of_time(), *self._of_ties()]
-        if self.with_hardware is not None:
-            found.append(self._of_hardware(*self.with_hardware))
+        if self.design is not None:
+            found.append(self._of_hardware(self.design))
         if self.bound_us is not None:
             found.append(f"No design takes less than {_us(self.bound_us)}.")
         if self.changes:
@@ -199,12 +202,14 @@ class Answer:
             f"To decide, measure {winner.candidate} and {second.candidate} on the machine at this shape.",
         ]
 
-    def _of_hardware(self, candidate: Candidate, found: float | Refusal) -> str:
+    def _of_hardware(self, design: Design) -> str:
+        candidate, found = design.candidate, design.found
         if isinstance(found, Refusal):
             return f"{candidate.strategy}, which needs hardware that does not exist, was not simulated: {found.reason}."
         gain = self.case.expected(self.case.winner) / found - 1
         what = f"{gain:.0%} faster" if gain > 0 else f"{-gain:.0%} slower"
-        return f"With hardware that does not exist, {candidate.strategy} would take {_us(found)} ({what})."
+        about = "about " if design.is_estimated else ""
+        return f"With hardware that does not exist, {candidate.strategy} would take {about}{_us(found)} ({what})."
 
     def _of_refused(self) -> list[str]:
         """Say which strategies cannot run at all, by reason."""
@@ -235,7 +240,7 @@ NAME = ("model", "gemm", "operator", "machine", "tp", "m", "n", "k")
 COLUMNS = (
     *NAME, "host", "winner", "scheme", "parameters", "time_us", "error",
     "speedup", "runner_up", "runner_up_parameters", "margin", "is_tie", "ties", "is_validated", "bound_us",
-    "with_hardware", "with_hardware_us", "n_candidates", "n_simulated", "n_refused", "reason",
+    "with_hardware", "with_hardware_us", "with_hardware_status", "n_candidates", "n_simulated", "n_refused", "reason",
 )  # fmt: skip
 CANDIDATES = (*NAME, "strategy", "scheme", "parameters", "status", "outline_us", "time_us", "reason")
 EXPOSED = (*NAME, "strategy", "parameters", "part", "us")
@@ -291,13 +296,10 @@ def gemm_clock(run: RunSpec) -> float:
     return sum(clocks) / len(clocks) if clocks else float(run.machine.gpu.compute_clock)
 
 
-def advice_of(
-    case: Case, validated: Validated, hardware: tuple[Candidate, SimulationResult | Refusal] | None, *,
-    with_changes: bool = True,
-) -> Advice:  # fmt: skip
+def advice_of(case: Case, validated: Validated, design: Design | None, *, with_changes: bool = True) -> Advice:
     """Return what is advised for a settled *case*.
 
-    *hardware*: what the simulation gave of a design that needs other hardware.  *with_changes*: and who would win in
+    *design*: one that needs other hardware.  *with_changes*: and who would win in
     other circumstances.
     """
     if not case.is_answered:
@@ -307,13 +309,6 @@ def advice_of(
         assert one.result is not None
         op = operator_of(one.run)
         exposed[one.candidate] = exposed_us(one.result, op, operator_plan(plan_for(one.run, op), op.kind))
-    with_hardware: tuple[Candidate, float | Refusal] | None = None
-    if hardware is not None:
-        candidate, found = hardware
-        if isinstance(found, Refusal) or found.operator is None:
-            with_hardware = candidate, found if isinstance(found, Refusal) else Refusal(OTHER_DATA)
-        else:
-            with_hardware = candidate, found.ticks.to_us(found.operator)
     bound = bound_us(case)
     hosts = {host: of_host for host, of_host in case.by_host.items() if host is not None}
     winners = {host: of_host.winner for host, of_host in hosts.items()}
@@ -323,7 +318,7 @@ def advice_of(
         asked = list(hosts.items())
     answers = [
         Answer(
-            of_host, case, validated, exposed, bound, with_hardware,
+            of_host, case, validated, exposed, bound, design,
             changes_of(of_host, hosts) if with_changes else {}, host, winners,
         )
         for host, of_host in asked
@@ -348,14 +343,6 @@ def bound_us(case: Case) -> float | None:
         if isinstance(first, Bound) and result is not None:
             return result.ticks.to_us(first.ticks)
     return None
-
-
-def hardware_candidate(run: RunSpec) -> Candidate | None:
-    """Return the design that needs other hardware, improved as far as it goes; None: there is none of the operator."""
-    entries = [one for one in in_order() if one.needs and run.workload.operator in one.operators]
-    improved = {one.refines for one in entries}
-    left = [one for one in entries if one.name not in improved]
-    return Candidate(left[0].name) if left else None
 
 
 def changes_of(case: Case, hosts: Collection[str] = ()) -> dict[str, str]:

@@ -291,6 +291,13 @@ class Case:
         return second if second.us is None and self._expected(second, ratios) < winner_us * NEAR else None
 
 
+def rows_of(case: Case) -> int:
+    """Return the rows of the GEMM."""
+    gemm = case.run.workload.gemm
+    assert gemm is not None
+    return gemm.m
+
+
 def case_of(run: RunSpec, given: dict[str, Any]) -> Case:
     """Return the case of *run*, whatever its strategy, with all candidates and no times; the baseline is the first."""
     of_it = baselines()

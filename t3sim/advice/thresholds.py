@@ -14,7 +14,7 @@ from itertools import groupby
 from math import exp, log
 
 from t3sim.advice.answer import Answer, case_columns, values_of
-from t3sim.advice.search import REFUSALS, Case, Choice, Simulate, outline_us, reason_of, settle
+from t3sim.advice.search import REFUSALS, Case, Choice, Simulate, outline_us, reason_of, rows_of, settle
 from t3sim.advice.validated import WITHOUT
 from t3sim.system.simulate import operator_of
 
@@ -237,10 +237,3 @@ def raw_outline(choice: Choice, case: Case, settled: Case) -> float | None:
     except REFUSALS as error:
         reason_of(error)
         return None
-
-
-def rows_of(case: Case) -> int:
-    """Return the rows of the GEMM."""
-    gemm = case.run.workload.gemm
-    assert gemm is not None
-    return gemm.m

@@ -168,7 +168,8 @@ def _advise_gemms(
     What is known by then is answered.  Raises ``KeyboardInterrupt`` if nothing is.
     """
     from t3sim.advice import all_reduces, thresholds
-    from t3sim.advice.answer import advice_of, hardware_candidate, write_advice
+    from t3sim.advice.answer import advice_of, write_advice
+    from t3sim.advice.hardware import designs
     from t3sim.advice.profile import small_runs
     from t3sim.advice.validated import Validated
     from t3sim.results.csv_table import table_bytes
@@ -196,14 +197,11 @@ def _advise_gemms(
         if not answered:
             raise KeyboardInterrupt
         note(f"interrupted: this is the answer for {len(answered)} of {len(cases)} GEMMs, as far as it is known")
-    asked = {} if only_today or is_interrupted else {id(case): hardware_candidate(case.run) for case in answered}
-    hardware = {key: one for key, one in asked.items() if one is not None}
-    of_it = [case for case in answered if id(case) in hardware]
-    results = simulate([hardware[id(case)].run(case.run) for case in of_it])
-    designs = {id(case): (hardware[id(case)], one) for case, one in zip(of_it, results, strict=True)}
+    is_of_today = only_today or is_interrupted
+    with_hardware = {} if is_of_today else designs(thresholds.by_gemm(answered).values(), simulate)
     validated = Validated.of(cases[0].run.machine)
     is_explained = len(searched) <= MOST_PARAGRAPHS
-    advice = [advice_of(case, validated, designs.get(id(case)), with_changes=is_explained) for case in searched]
+    advice = [advice_of(case, validated, with_hardware.get(id(case)), with_changes=is_explained) for case in searched]
     answers = [answer for one in advice for answer in one.answers]
     by_tokens = thresholds.sizes_of(answers, unsettled)
     echo("", *table(answers))

@@ -22,6 +22,7 @@ from t3sim.experiment.planning.plan import load_experiment
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Plan
 from t3sim.strategies import OverlapStrategy
+from t3sim.system.simulate import simulate
 from t3sim.system.user_code import plan_of
 from t3sim.workload.tiling import tiling_findings
 from tests.conftest import REPOSITORY
@@ -80,6 +81,16 @@ def test_a_row_for_each_gemm_and_what_was_simulated_is_consistent(answer: tuple[
         assert int(row["n_simulated"]) == len(times)
         assert float(row["bound_us"]) <= times[best]
         assert row["with_hardware"] == "t3-mca"
+    assert [row["with_hardware_status"] for row in advice] == ["simulated", "estimated"]
+
+
+def test_what_is_estimated_of_other_hardware_is_near_its_simulation(answer: tuple[Path, str]) -> None:
+    folder, printed = answer
+    runs = load_experiment(folder.parent / "small.yaml", [*SMALL, "strategy=t3-mca"]).points
+    for row, result in zip(rows(folder / "advice.csv"), map(simulate, runs), strict=True):
+        assert result.operator is not None
+        assert float(row["with_hardware_us"]) == pytest.approx(result.ticks.to_us(result.operator), rel=0.1)
+    assert "t3-mca would take about" in " ".join(printed.split())
 
 
 def test_what_is_printed_fits_a_terminal_and_says_why(answer: tuple[Path, str]) -> None:
