@@ -160,8 +160,11 @@ def _checked_header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
         return axes
     missing = [f"missing column {name!r}" for name in COLUMNS if name not in names]
     unknown = [f"unknown column {name!r}" for name in names if name not in COLUMNS]
-    parts = missing[:3] + unknown[:3]
-    raise InputDataError(f"{path}: not a t3sim result file: {'; '.join(parts) or 'columns in another order'}")
+    parts = "; ".join(missing[:3] + unknown[:3]) or "columns in another order"
+    if 2 * len(missing) < len(COLUMNS):
+        advice = "run the experiment again"
+        raise InputDataError(f"{path}: has the columns of another version of t3sim: {parts}; {advice}")
+    raise InputDataError(f"{path}: not a t3sim result file: {parts}")
 
 
 def _record(path: Path, line: int, values: dict[str, Any], axes: Sequence[str]) -> RunRecord:

@@ -320,7 +320,9 @@ class TestResults:
             pytest.param(cells(mem_requests="7.5"), ":2: mem_requests must be int, found '7.5'", id="not whole"),
             pytest.param(cells(strategy=""), ":2: strategy is missing", id="missing"),
             pytest.param(cells(strategy="t\x003"), ":2: strategy is 't\\x003': text must be printable", id="NUL"),
-            pytest.param(cells().replace(b"time_us", b"time_ns"), ": not a t3sim result file: ", id="other unit"),
+            pytest.param(
+                cells().replace(b"time_us", b"time_ns"), ": has the columns of another version", id="other unit"
+            ),
             pytest.param(cells()[:-30], ":2: ", id="cut short"),
             pytest.param(b"", ": not a t3sim result file: ", id="empty"),
             pytest.param(b"\xff" + cells(), ": not a readable CSV file: ", id="not UTF-8"),
