@@ -285,5 +285,9 @@ def shown_value(model: type[BaseModel], location: KeyPath, value: Any) -> str:
 
 
 def shown_text(value: Any) -> str:
-    """A value that has no unit, lists in brackets."""
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
+    """A value that has no unit as YAML has it in one line."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(shown_text, value))}]"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -58,6 +58,13 @@ def test_show_prints_value_unit_origin_and_source(t3sim):
     assert "round_robin" in rows["arbitration.policy"]
 
 
+def test_show_prints_values_as_yaml_has_them(t3sim):
+    lines = t3sim("config", "show", "good.yaml").stdout.splitlines()
+    shown = {line.split()[0]: line.split()[1] for line in lines if line.startswith(("machine", "tiling", "staggered"))}
+    assert shown["machine.gpu.operating_points"] == "null"
+    assert (shown["staggered"], shown["tiling.workgroup_tile"]) == ("true", "[256,")
+
+
 def test_show_as_json_and_schema(t3sim):
     assert '"bandwidth": 150000000000' in t3sim("config", "show", "good.yaml", "--json").stdout
     assert t3sim("config", "schema").exit_code == 0
