@@ -11,13 +11,13 @@ from itertools import zip_longest
 import numpy as np
 
 from t3sim.program.host import run_by
-from t3sim.program.kernels import gemm, program, refuse_without_multicast, shards
+from t3sim.program.kernels import gemm, in_lines, program, refuse_without_multicast, shards
 from t3sim.program.operations import NONE, STEP, STORE, Barrier, Moves, Post, Program, Tiles, TileWaits, Wait, table
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
 from t3sim.program.row_chunks import RowChunks
-from t3sim.program.triggered import in_columns
+from t3sim.program.triggered import Step
 from t3sim.registry import Parameter
 from t3sim.strategies.interface import Params, strategy
 
@@ -46,19 +46,24 @@ def multimem_ag_program(op: Operator, rank: int, chunks: int, units: int) -> Pro
     kernel = replace(kernel, a=rows.first)
     gathered = shards(op, rows.first)
     ready, arrived = memory.signal("ready"), memory.signal("arrived", n * cut.n)
-    flags = memory.buffer("flags", n * cut.n * op.line)
+    flags = memory.buffer("flags", n * cut.n * units * op.line)
     pieces = cut.sends(size, rows.first, 0, rows.first, size)[: cut.n]
-    blocks = []
+    columns: list[list[Step]] = [[] for _ in range(units)]
+    n_shares = np.zeros(cut.n, np.int64)
     for k, piece in enumerate(pieces):
-        start = piece["operand"] - rows.first
-        to_all = {"is_multicast": 1, "send": STORE, "destination": rows.first + n * size + start, "spread": size}
-        block = [{"n_granules": piece["n_granules"], "n_operands": 1, "operand": piece["operand"], **to_all}]
-        for d in range(1, n):
-            number = (n - d) * cut.n + k
-            to = {"send": STORE, "distance": d, "destination": flags.first + number * op.line}
-            block.append({"n_granules": 1, **to, "post_signal": arrived[number]})
-        blocks.append(block)
-    columns = in_columns(blocks, units)
+        each = in_lines(op, -(-piece["n_granules"] // units))
+        shares = range(0, piece["n_granules"], each)
+        n_shares[k] = len(shares)
+        for u, first in enumerate(shares):
+            start = piece["operand"] - rows.first + first
+            to_all = {"is_multicast": 1, "send": STORE, "destination": rows.first + n * size + start, "spread": size}
+            length = min(each, piece["n_granules"] - first)
+            columns[u].append({"n_granules": length, "n_operands": 1, "operand": rows.first + start, **to_all})
+            for d in range(1, n):
+                number = (n - d) * cut.n + k
+                to = {"send": STORE, "distance": d, "destination": flags.first + (number * units + u) * op.line}
+                columns[u].append({"n_granules": 1, **to, "post_signal": arrived[number]})
+    columns = [column for column in columns if column]
     dealt = [row for group in zip_longest(*columns, fillvalue={}) for row in group]
     nvls = op.machine.gpu.collective_kernel.nvls
     gather = Moves(
@@ -66,9 +71,7 @@ def multimem_ag_program(op: Operator, rank: int, chunks: int, units: int) -> Pro
         units=(every - units, every), stream=1, launch=0, traffic_class=1, after=(Wait(ready[0], 1),),
         wavefronts=None if nvls is None else (nvls.scatter_warps, nvls.warp_lines),
     )  # fmt: skip
-    waits = TileWaits(
-        signal=np.where(cut.position > 0, arrived.first + cut.number, NONE), at_least=np.ones_like(cut.number)
-    )
+    waits = TileWaits(signal=np.where(cut.position > 0, arrived.first + cut.number, NONE), at_least=n_shares[cut.chunk])
     order = op.order(rank, by_owner=True)
     if op.staggered:
         # Chunks come from all ranks at the same time.

@@ -129,6 +129,21 @@ def test_own_tiles_of_the_direct_order_use_every_set_of_the_tracker() -> None:
     assert sorted(sets.tolist()) == list(range(n_sets))
 
 
+def test_units_of_a_multicast_all_gather_share_each_chunk() -> None:
+    """The first chunk is sent by all units before the second one, so that the GEMM can begin; it waits for all shares."""
+    op = replace(operator(4, tile_rows=8), kind="ag-gemm")
+    program = multimem_ag_program(op, 0, chunks=2, units=2)
+    gather = next(one for one in program.operations if isinstance(one, Moves) and one.steps["is_multicast"].any())
+    steps = gather.steps[(gather.steps["is_multicast"] > 0).any(axis=1)]
+    assert steps.shape == (2, 2)  # chunks, units
+    first, n = steps["operand"], steps["n_granules"]
+    assert (first[0].max() < first[1].min()) & (n > 0).all()
+    assert (first[:, 0] + n[:, 0] == first[:, 1]).all()
+    waits = gemm_of(program).waits
+    assert waits is not None
+    assert set(waits.at_least.tolist()) == {2}
+
+
 def test_spacing_of_what_is_counted() -> None:
     assert [spacing_of(np.array(places)) for places in ([3, 7, 11], [0, 1, 2], [0, 1, 5], [4], [])] == [4, 1, 1, 1, 1]
 

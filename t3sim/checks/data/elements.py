@@ -175,7 +175,9 @@ class Elements:
             return np.asarray(self.typed_parts[rank, names])
         if self.n_choices:
             return np.asarray(self.typed_parts[rank, names % self.stride])
-        return np.asarray(self.typed_parts[0, self.turned_names(self.ranks.back(rank))[names]])
+        own = next(iter(self._programs))  # of the GPU that represents all
+        distance = next(d for d in range(self.n) if self.ranks.at(rank, d) == own)
+        return np.asarray(self.typed_parts[own, self.turned_names(distance)[names]])
 
     def error_bounds(self, givers: Ints, names: Ints) -> Ints:
         """Return by how much typed sums may be off: each part is rounded when it is sent, and when it is stored."""
