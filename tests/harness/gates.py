@@ -98,10 +98,3 @@ def check_is_tight(gate: Gate) -> None:
     """The second command comes at the earliest legal cycle."""
     timings = {**UNSHADOWED, **gate.changes}
     assert distance(gate, timings) == gate.gap(timings)
-
-
-def check_is_noticed(gate: Gate) -> None:
-    """The second command moves by a cycle when the model alone takes the timing a cycle short."""
-    timings = {**UNSHADOWED, **gate.changes}
-    wrong = {**timings, gate.rule: timings[gate.rule] - 1}
-    assert distance(gate, wrong) == gate.gap(timings) - 1

@@ -76,9 +76,7 @@ def test_one_gpu_stands_for_all_in_a_rotation() -> None:
 def test_a_ring_leads_to_the_neighbour_only() -> None:
     """Is a store refused that goes where no link leads?"""
     ring = cluster([sending([(2, 8)], 8)] * N, "")
-    with pytest.raises(
-        UsageError, match=r"machine\.link\.topology: .* does not lead to the GPU at distance 2 of 4"
-    ):
+    with pytest.raises(UsageError, match=r"machine\.link\.topology: .* does not lead to the GPU at distance 2 of 4"):
         ring.run()
 
 

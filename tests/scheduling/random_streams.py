@@ -110,23 +110,5 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
     return Case(seed, replace(setup, **held_back), replace(rules, **held_back), requests)
 
 
-def case_of_stage(percent: int = 0, length: int = 100, lead: int = 0) -> Case:
-    """Return a case of MCA, its threshold automatic, after a first stage that filled *percent* of the queue.
-
-    *length* is that of the stage and *lead* that of compute.  50 requests of each stream come at once: more than the
-    queue holds.
-    """
-    case, capacity = random_case(0), 64
-    observed, limit = percent * capacity, 1 << 40
-    params = {"threshold": "auto", "starvation_limit": limit}
-    setup = replace(case.setup, policy="mca", params=params, is_split=False, capacity=capacity)
-    stage = {"first_stage_occupancy": observed, "first_stage_length": length, "lead": lead}
-    setup = replace(setup, producer_done=0, **stage)
-    rules = replace(case.rules, capacity=capacity, is_split=False, policy="mca", threshold=AUTO, starvation_limit=limit)
-    rules = replace(rules, producer_done=False, **stage)
-    requests = [Request(0, OPERAND_READ, i % 16, i % 3 + stream, i % 4, stream) for stream in (0, 1) for i in range(50)]
-    return Case(-1, setup, rules, requests)
-
-
 if __name__ == "__main__":
     json.dump([random_case(seed).run() for seed in range(int(sys.argv[1]))], sys.stdout)

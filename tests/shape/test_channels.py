@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,7 +10,6 @@ import pytest
 from t3sim.config.experiment import CollectiveSpec, GemmShape, WorkloadSpec
 from t3sim.config.presets import load_tiling
 from t3sim.program.parts import collective_plan, gemm_part, reduce_scatter_part
-from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
 from t3sim.strategies.interface import Phase
 from t3sim.system.simulate import operator_of
@@ -141,7 +138,6 @@ class Beside(NamedTuple):
     both: Phase
     times: tuple[float, float]  # of a GEMM and of a reduce-scatter beside the other
     n: tuple[int, int]  # how often each ran, or was there to run
-    to_the_end: Callable[[], Phase]  # both, nothing in the background
 
 
 @cache
@@ -155,8 +151,7 @@ def beside(channels: int = 24) -> Beside:
     n = kernels_for(gemm.ticks, scatter.ticks)
     part = side_by_side_part(parts.op, "reduce-scatter", *n, n_compute_units=channels)
     both = parts.of(part)
-    whole = Part.alike(part.role, part.name, replace(part.programs[0], background=()))
-    return Beside(gemm, scatter, both, times_side_by_side(both.spans, *n), n, lambda: parts.of(whole))
+    return Beside(gemm, scatter, both, times_side_by_side(both.spans, *n), n)
 
 
 @pytest.mark.deep

@@ -61,18 +61,3 @@ def when(wired: MirroredMachine, is_time: Callable[[GpuCore], bool], do: Callabl
         do(wired.core)
 
     wired.env.process(wait())
-
-
-class StillGoing(Exception):  # noqa: N818 - no error: what a test raises to end a run that would never end
-    """A run was cut off."""
-
-
-def cut_off_at(wired: MirroredMachine, us: float) -> None:
-    """Raise ``StillGoing`` from the run once *us* of simulated time have passed."""
-    end = int(us * wired.core.ticks.hz / 1e6)
-
-    def stop() -> Generator[simpy.Event, Any, None]:
-        yield wired.env.timeout(end)
-        raise StillGoing
-
-    wired.env.process(stop())
