@@ -130,7 +130,7 @@ def test_own_tiles_of_the_direct_order_use_every_set_of_the_tracker() -> None:
 
 
 def test_units_of_a_multicast_all_gather_share_each_chunk() -> None:
-    """The first chunk is sent by all units before the second one, so that the GEMM can begin; it waits for all shares."""
+    """The first chunk is sent by all units before the second one, so the GEMM can begin; it waits for all shares."""
     op = replace(operator(4, tile_rows=8), kind="ag-gemm")
     program = multimem_ag_program(op, 0, chunks=2, units=2)
     gather = next(one for one in program.operations if isinstance(one, Moves) and one.steps["is_multicast"].any())
