@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from t3sim.advice.answer import hardware_candidate
 from t3sim.advice.search import Candidate, Choice, Refusal, Simulate, of_strategy
 from t3sim.advice.validated import WITHOUT
 from t3sim.config.experiment import RunSpec
@@ -28,7 +29,7 @@ LEAST_SIZES = 3  # numbers of tokens from which on there are thresholds
 NAME = ("model", "machine", "gpus", "tokens", "tokens_per_gpu", "routing", "imbalance")
 COLUMNS = (
     *NAME, "winner", "parameters", "time_us", "speedup", "runner_up", "runner_up_parameters", "margin", "is_tie",
-    "ties", "n_candidates", "n_simulated", "n_refused", "reason",
+    "ties", "with_hardware", "with_hardware_us", "n_candidates", "n_simulated", "n_refused", "reason",
 )  # fmt: skip
 CANDIDATES = (*NAME, "strategy", "parameters", "status", "time_us", "reason")
 PARTS = (*NAME, "strategy", "parameters", "part", "us")
@@ -41,6 +42,7 @@ class ExpertsCase:
 
     run: RunSpec
     choices: list[Choice]
+    hardware: Choice | None = None  # what hardware would do that does not exist
 
     @property
     def experts(self) -> ExpertsSpec:
@@ -111,6 +113,8 @@ class ExpertsCase:
             "speedup": None if self.baseline is None else (self.baseline.us or 0.0) / winner.us,
             "is_tie": bool(self.ties), "ties": "; ".join(str(one.candidate) for one in self.ties) or None,
         }  # fmt: skip
+        if self.hardware is not None and self.hardware.us is not None:
+            found |= {"with_hardware": self.hardware.candidate.strategy, "with_hardware_us": self.hardware.us}
         if second is not None:
             found |= {
                 "runner_up": second.candidate.strategy, "runner_up_parameters": values_of(second.candidate),
@@ -200,21 +204,29 @@ def first_strategy() -> str:
     return found
 
 
-def case_of(run: RunSpec, given: dict[str, Any]) -> ExpertsCase:
-    """Return the case of *run*, whatever its strategy; *given* values of parameters are not searched over."""
+def case_of(run: RunSpec, given: dict[str, Any], *, only_today: bool = True) -> ExpertsCase:
+    """Return the case of *run*, whatever its strategy; *given* values of parameters are not searched over.
+
+    Without *only_today*, with what other hardware would do.
+    """
     entries = [one for one in in_order() if "moe" in one.operators and one.availability == "exists today"]
     found = [one for entry in entries for one in of_strategy(entry, run.machine, given, "moe")]
-    return ExpertsCase(run, [Choice(one, one.run(run)) for one in found])
+    design = None if only_today else hardware_candidate(run)
+    hardware = None if design is None else Choice(design, design.run(run))
+    return ExpertsCase(run, [Choice(one, one.run(run)) for one in found], hardware)
 
 
 def settle(cases: Sequence[ExpertsCase], simulate: Simulate, say: Callable[[str], None] = lambda _text: None) -> None:
-    """Simulate for all *cases* together, round by round, until none wants more."""
+    """Simulate for all *cases* together, round by round, until none wants more; then other hardware."""
     while wanted := [one for case in cases for one in case.wanted()]:
         say(f"candidates to simulate now: {len(wanted)}")
         for one, found in zip(wanted, simulate([one.run for one in wanted]), strict=True):
             one.take(found)
             if isinstance(found, Refusal) and not one.refused:
                 one.refused = "was not simulated"
+    designs = [case.hardware for case in cases if case.hardware is not None and case.best]
+    for one, found in zip(designs, simulate([one.run for one in designs]) if designs else (), strict=True):
+        one.take(found)
 
 
 def values_of(candidate: Candidate) -> str | None:

@@ -19,13 +19,18 @@ SMALL_US = 10.0  # shorter times have a decimal
 MOST_STRATEGIES, COLUMN = 5, 13
 
 
-def advise_experts(runs: Sequence[RunSpec], given: dict[str, str], simulate: Simulate, folder: Path) -> list[Path]:
-    """Search for the fastest form of each layer of *runs*, print the answers, write and return the files."""
+def advise_experts(
+    runs: Sequence[RunSpec], given: dict[str, str], simulate: Simulate, folder: Path, *, only_today: bool
+) -> list[Path]:
+    """Search for the fastest form of each layer of *runs*, print the answers, write and return the files.
+
+    Without *only_today*, simulate what other hardware would add.
+    """
     from t3sim.advice.experts import CANDIDATES, COLUMNS, PARTS, THRESHOLDS, by_layer, case_of, settle, thresholds
     from t3sim.files import publish
     from t3sim.results.csv_table import table_bytes
 
-    cases = [case_of(run, dict(given)) for run in runs]
+    cases = [case_of(run, dict(given), only_today=only_today) for run in runs]
     n = sum(len(case.choices) for case in cases)
     echo(f"search      {len(cases)} layers of experts on {runs[0].machine.name}, up to {n} simulations")
     settle(cases, simulate, lambda text: echo(f"search      {text}"))
@@ -81,6 +86,7 @@ def table(members: Sequence[ExpertsCase]) -> list[str]:
     lines += wrap(
         f"Winner: {', '.join(starts)} tokens of a GPU; load: rows of the most loaded GPU over the mean.", WIDTH
     )
+    lines += hardware_lines(members)
     able = {one.candidate.strategy for case in members for one in case.simulated}
     reasons = {
         one.candidate.strategy: one.refused for case in members for one in case.choices
@@ -89,3 +95,23 @@ def table(members: Sequence[ExpertsCase]) -> list[str]:
     for name, reason in reasons.items():
         lines += wrap(f"Cannot run here: {name} ({reason}).", WIDTH)
     return lines
+
+
+def hardware_lines(members: Sequence[ExpertsCase]) -> list[str]:
+    """Say what hardware that does not exist would take, and how much less, or more, than the winner."""
+    told: dict[str, list[str]] = {}
+    for case in members:
+        one = case.hardware
+        if one is None:
+            continue
+        if one.us is None:
+            told.setdefault(f"{one.candidate.strategy} was not simulated: {one.refused}", [])
+            continue
+        gain = (case.best[0].us or 0.0) / one.us - 1
+        what = f"{gain:.0%} faster" if gain >= 0 else f"{-gain:.0%} slower"
+        us = f"{one.us:.{0 if one.us >= SMALL_US else 1}f} us at {case.experts.tokens_per_gpu} ({what})"
+        told.setdefault(f"{one.candidate.strategy} would take", []).append(us)
+    return [
+        line for what, times in told.items()
+        for line in wrap(f"With hardware that does not exist, {' '.join([what, ', '.join(times)]).strip()}.", WIDTH)
+    ]  # fmt: skip

@@ -139,7 +139,7 @@ def advise(
         cases: list[Case] = []
         is_interrupted = False
         if layers:
-            files += advise_experts(layers, given, simulate, directory)
+            files += advise_experts(layers, given, simulate, directory, only_today=only_today)
         if runs:
             cases = [case_of(run, given) for run in runs]
             written, is_interrupted = _advise_gemms(cases, simulate, directory, only_today=only_today)

@@ -16,6 +16,7 @@ LONGEST_TRIP_SLOTS = 120
 LONGEST_CROSSING_SLOTS = 20
 MOST_COMPUTE_UNITS = 4096
 MOST_CONTEXTS = 16  # outstanding commands of programs of T3's DMA engine
+ROWS_OF_COMMAND = 16  # that one of these moves at a time
 MOST_SIMDS = 8  # of a compute unit
 MOST_RESIDENT_WORKGROUPS = 4  # of a compute unit: they share its matrix rate
 MOST_PREFETCHED_SLICES = 15  # loaded ahead of the one being multiplied

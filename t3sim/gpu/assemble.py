@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from t3sim.config.limits import EFFICIENCY_SCALE, MOST_CONTEXTS
+from t3sim.config.limits import EFFICIENCY_SCALE, MOST_CONTEXTS, ROWS_OF_COMMAND
 from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings, wire_time
 from t3sim.errors import UsageError
@@ -29,7 +29,7 @@ def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
         n_compute_units=gpu.n_compute_units + machine.n_engines + MOST_CONTEXTS,
         n_waiters=gpu.n_compute_units * gpu.compute_unit.max_outstanding_lines,
         n_collective_lines=lines_of_moves(machine),
-        n_wavefronts=gpu.collective_kernel.n_wavefronts,
+        n_wavefronts=max(gpu.collective_kernel.n_wavefronts, ROWS_OF_COMMAND),
         n_l2_banks=l2.n_banks,
         n_l2_sets=l2.capacity // (l2.line * l2.associativity),
         l2_associativity=l2.associativity,

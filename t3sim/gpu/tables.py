@@ -537,6 +537,9 @@ class TableBuilder:
         if spec.dma.read_ahead != "chunk":
             read_ahead = min(read_ahead, int(spec.dma.read_ahead))
         operation.max_lines = max(min(read_ahead // n // l2.line, lines_of_moves(self.machine)), 1)
+        if of.wavefronts is not None:  # so many rows of a command at a time
+            operation.n_wavefronts, operation.wavefront_lines = of.wavefronts
+            operation.sum_rounds = operation.n_simds = 1
         operation.l1_granules = codes.NEVER
         period = self.ticks.period(spec.compute_clock)
         operation.load_ticks = -(-l2.line * period * n // spec.dma.bytes_per_cycle)

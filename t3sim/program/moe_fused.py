@@ -10,12 +10,13 @@ Leaves out: exchange of counts before the tokens; conversion of tokens, which ar
 Pinned by ``tests/program/test_moe_layer.py``.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.program.moe_layer import UNROLLED_BYTES, MoeLayer
+from t3sim.program.moe_layer import UNROLLED_BYTES, MoeLayer, program_of_stages
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.operations import (
     STORE,
@@ -29,10 +30,19 @@ from t3sim.program.operations import (
     Stores,
     TileWaits,
 )
-from t3sim.program.row_steps import copies_to, dealt
+from t3sim.program.row_steps import Steps, copies_to, dealt
 from t3sim.workload.tiling import ELEMENT_BYTES, WORKGROUP_DTYPE, TileTrace
 
 DISPATCH_WARPS = 4  # of each compute unit, beside those of the GEMMs
+
+
+class Returned(NamedTuple):
+    """Where the second GEMM stores the rows of its experts: arrays with an entry for each, in their order."""
+
+    kind: Ints
+    distance: Ints
+    place: Ints
+    signal: Ints  # that each granule posts there
 
 
 class FusedLayer:
@@ -40,6 +50,10 @@ class FusedLayer:
 
     def __init__(self, op: MoeOperator, rank: int) -> None:
         self.op, self.rank, self.layer = op, rank, MoeLayer(op, rank, op.memory())
+        # Blocks of rows are those of a row of tiles of the first GEMM; their signals are numbered alike on all ranks.
+        heights = [self._height(rank) for rank in op.representatives]
+        self.blocks_of_expert = -(-self.layer.n_rows // min(heights)) + 1
+        self.n_blocks = op.routing.experts_per_gpu * self.blocks_of_expert
 
     def program(self) -> Program:
         """Return the kernel between a barrier, before which others may still read, and the sum of the rows."""
@@ -50,67 +64,79 @@ class FusedLayer:
         activated = memory.buffer("activated", layer.n_rows * layer.activated_row)
         arrived = memory.signal("arrived", op.routing.experts_per_gpu).first
         staged, first, after = layer.returns(returned)
-        gemms = self._gemms(a, activated, arrived, staged, first)
-        begin = Barrier(name="rows have been read")
-        push = self._push(given, a, arrived, row)
-        inputs = (layer.tokens_given(given, row),)
+        held, sent = op.held(self.rank), op.sent(self.rank)
+        expert = np.arange(op.routing.experts_per_gpu)
+        waits = arrived + expert, np.array(op.rows(self.rank)) * row
+        place = staged.first + layer.return_places(held.distance, held.token, held.index) * returned
+        back = Returned(0 * place + STORE, held.distance, place, first + op.ranks.back(held.distance))
+        gemms = self.gemms(a, activated, lambda expert, _block: (waits[0][expert], waits[1][expert]), back)
+        push = self.pushed(self.sends(given, a, row, arrived + sent.expert))
         total = layer.final_sum(staged, after, returned, name="sum", launch=0, stream=3)
-        operations: list[Operation] = [begin, *push, *gemms, *total]
-        return Program(
-            self.rank, op.n, tuple(operations), op.granule, op.line, tuple(memory.buffers), tuple(memory.signals),
-            inputs=inputs, outputs=layer.outputs,
-        )  # fmt: skip
+        inputs = (layer.tokens_given(given, row),)
+        return program_of_stages(layer, [Barrier(name="rows have been read"), *push, *gemms, *total], inputs)
 
-    def _push(self, given: Buffer, a: Buffer, arrived: int, row: int) -> list[Operation]:
-        """Return the warps that store each token at its experts, the next GPU's first."""
+    # --- dispatch --------------------------------------------------------------------------------------
+
+    def sends(self, given: Buffer, a: Buffer, row: int, signal: Ints) -> Steps:
+        """Return the copies of tokens to the rows of their experts, the next GPU's first; rows post *signal* there."""
         op, sent = self.op, self.op.sent(self.rank)
         order = np.lexsort((sent.token, sent.expert, (sent.distance - 1) % op.n))
-        sends = copies_to(
-            sent.distance, given.first + sent.token * row, a.first + sent.row * row, row, arrived + sent.expert
-        )[order]
+        return copies_to(sent.distance, given.first + sent.token * row, a.first + sent.row * row, row, signal)[order]
+
+    def pushed(self, sends: Steps) -> list[Operation]:
+        """Return the warps that make *sends*."""
         if not len(sends):
             return []
-        columns = dealt(sends, op.machine.gpu.n_compute_units, DISPATCH_WARPS)
+        columns = dealt(sends, self.op.machine.gpu.n_compute_units, DISPATCH_WARPS)
         return [self.layer.kernel("dispatch", columns, DISPATCH_WARPS, UNROLLED_BYTES, shares_units=True, launch=0)]
 
-    def _gemms(self, a: Buffer, activated: Buffer, arrived: int, staged: Buffer, combined: int) -> list[Operation]:
-        """Return both grouped GEMMs."""
+    # --- GEMMs -----------------------------------------------------------------------------------------
+
+    def _height(self, rank: int) -> int:
+        """Return rows of a tile of the first GEMM of *rank*; many if it has none."""
+        trace = self.op.trace(rank, self.op.shapes()[0])
+        return max(self.layer.n_rows, 1) if trace is None else int(trace.tiling.workgroup_tile[0])
+
+    def block_of(self, rank: int, expert: Ints, row: Ints) -> Ints:
+        """Return the number of the block, on *rank*, of each *row* there of an *expert* there."""
+        starts = np.cumsum([0, *self.op.rows(rank)])
+        return np.asarray(expert * self.blocks_of_expert + (row - starts[expert]) // self._height(rank))
+
+    def gemms(
+        self, a: Buffer, activated: Buffer, ready: Callable[[Ints, Ints], tuple[Ints, Ints]], back: Returned,
+        **more: Any,
+    ) -> list[Operation]:  # fmt: skip
+        """Return both grouped GEMMs, if there are rows.
+
+        *ready* (experts, blocks) are the signals, and their least values, when tiles of the first have their rows.
+        *more* is for the second one.
+        """
         op, layer = self.op, self.layer
-        (one, other), rows = op.shapes(), op.rows(self.rank)
-        memory, each, line = layer.memory, op.routing.experts_per_gpu, op.line
+        (one, other), memory, each = op.shapes(), layer.memory, op.routing.experts_per_gpu
         b = [
-            memory.buffer(f"B {i}", each * s.n * op.lines_of(s.element, s.k) * line) for i, s in enumerate((one, other))
+            memory.buffer(f"B {i}", each * s.n * op.lines_of(s.element, s.k) * op.line)
+            for i, s in enumerate((one, other))
         ]
         first, second = op.trace(self.rank, one), op.trace(self.rank, other)
-        height = max(1, *(self._tile_rows(rank, one) for rank in op.representatives))
-        # A signal for each row of tiles of the first GEMM, numbered alike on all ranks.
-        made = memory.signal("activated", each * (-(-layer.n_rows // height) + 1)).first
+        made = memory.signal("activated", self.n_blocks).first
         if first is None or second is None:
             return []
-        starts = np.cumsum([0, *rows])
         expert = first.matrix if first.matrix is not None else np.zeros(first.n_workgroups, np.int64)
-        down = (first.workgroups["row"] - starts[expert]) // first.tiling.workgroup_tile[0]
-        per_expert = -(-layer.n_rows // height) + 1
-        waits = TileWaits(signal=arrived + expert, at_least=np.array(rows)[expert] * layer.multiplied_row)
+        block = self.block_of(self.rank, expert, first.workgroups["row"])
         parts, columns = self._activated_parts(first)
         content = layer.local_rows(activated)
         stores = Stores.local(
             activated.first + parts.workgroups["row"] * layer.activated_row + columns, layer.activated_row
         )
         stores.kind[:] = STORE
-        stores.signal[:] = made + (expert * per_expert + down)[parts.maker]
-        runs: dict[str, Any] = {"launch": 0, "a": a.first, "b": b[0].first, "order": np.arange(first.n_workgroups)}
-        of_parts = TileWaits(signal=waits.signal[parts.maker], at_least=waits.at_least[parts.maker])
+        stores.signal[:] = made + block[parts.maker]
+        signal, at_least = ready(expert, block)
         gemm_1 = Gemm(
-            name="first GEMM", stream=1, priority=1, trace=first, parts=parts, stores=stores, waits=of_parts,
-            a_content=(layer.rows_to_multiply(a),), makes=content, **runs,
+            name="first GEMM", stream=1, priority=1, trace=first, parts=parts, stores=stores, a=a.first, b=b[0].first,
+            waits=TileWaits(signal=signal[parts.maker], at_least=at_least[parts.maker]), launch=0,
+            order=np.arange(first.n_workgroups), a_content=(layer.rows_to_multiply(a),), makes=content,
         )  # fmt: skip
-        return [gemm_1, *self._second(second, activated, b[1], content, staged, combined, gemm_1, made, per_expert)]
-
-    def _tile_rows(self, rank: int, shape: Any) -> int:
-        """Return rows of a tile of the first GEMM of *rank*."""
-        trace = self.op.trace(rank, shape)
-        return 1 if trace is None else trace.tiling.workgroup_tile[0]
+        return [gemm_1, self._second(second, activated, b[1], content, back, made, **more)]
 
     def _activated_parts(self, trace: TileTrace) -> tuple[TileTrace, Ints]:
         """Return what the tiles of the first GEMM store, and where in a row: each its share of the activated row.
@@ -127,28 +153,22 @@ class FusedLayer:
         parts["n_columns"] = (end - begin) * (granule // ELEMENT_BYTES)
         return TileTrace(trace.gemm, trace.tiling, 1, parts, maker=np.arange(len(tiles))), begin
 
+    def rows_of_blocks(self, expert: Ints, block: Ints) -> Ints:
+        """Return how many rows each *block* of an *expert* of the rank has."""
+        height, inside = self._height(self.rank), block - expert * self.blocks_of_expert
+        return np.asarray(np.minimum(np.array(self.op.rows(self.rank))[expert] - inside * height, height))
+
     def _second(
-        self,
-        trace: TileTrace,
-        activated: Buffer,
-        b: Buffer,
-        content: Rows,
-        staged: Buffer,
-        combined: int,
-        first: Gemm,
-        made: int,
-        per_expert: int,
-    ) -> list[Operation]:
+        self, trace: TileTrace, activated: Buffer, b: Buffer, content: Rows, back: Returned, made: int, **more: Any
+    ) -> Gemm:
         """Return the second GEMM, whose tiles are cut into rows that go to one GPU each."""
         op, layer, row = self.op, self.layer, self.op.returned_row
         held, rows = op.held(self.rank), op.rows(self.rank)
-        place = staged.first + layer.return_places(held.distance, held.token, held.index) * row
-        height, starts = first.trace.tiling.workgroup_tile[0], np.cumsum([0, *rows])
+        height, starts = self._height(self.rank), np.cumsum([0, *rows])
         tops = [np.arange(start, start + n, height) for start, n in zip(starts[:-1], rows, strict=True)]
-        runs = np.unique(
-            np.concatenate([runs_of(held.distance, place), *tops])
-        )  # of one row of tiles of the first GEMM
-        tiles = trace.workgroups
+        ways = np.unique(np.stack([back.kind, back.distance, back.signal]), axis=1, return_inverse=True)[1]
+        runs = np.unique(np.concatenate([runs_of(ways.reshape(-1), back.place), *tops]))
+        tiles, place = trace.workgroups, back.place
         parts, maker, at, pitch = [], [], [], []
         for number, tile in enumerate(tiles.tolist()):
             _, top, column, n_rows, n_columns = tile
@@ -160,28 +180,27 @@ class FusedLayer:
                 at.append(place[begin] + column * ELEMENT_BYTES // op.granule)
                 pitch.append(place[begin + 1] - place[begin] if end - begin > 1 else row)
         cut_tiles = TileTrace(trace.gemm, trace.tiling, 1, np.array(parts, WORKGROUP_DTYPE), maker=np.array(maker))
-        stores = Stores.local(np.array(at), row)
-        owner = held.distance[cut_tiles.workgroups["row"]]
-        stores.kind[:], stores.pitch[:], stores.distance[:] = STORE, pitch, owner
-        stores.signal[:] = combined + -owner % op.n
+        stores, of = Stores.local(np.array(at), row), cut_tiles.workgroups["row"]
+        stores.pitch[:], stores.kind[:], stores.distance[:] = pitch, back.kind[of], back.distance[of]
+        stores.signal[:] = back.signal[of]
         expert = (trace.matrix if trace.matrix is not None else np.zeros(len(tiles), np.int64))[cut_tiles.maker]
-        inside = cut_tiles.workgroups["row"] - starts[expert]
-        down = inside // height
-        n_rows = np.minimum(np.array(rows)[expert] - down * height, height)
-        waits = TileWaits(signal=made + expert * per_expert + down, at_least=n_rows * layer.activated_row)
-        makes = layer.returned_rows(place, held)
-        return [Gemm(
+        block = self.block_of(self.rank, expert, of)
+        waits = TileWaits(
+            signal=made + block, at_least=self.rows_of_blocks(expert, block) * layer.activated_row
+        )  # fmt: skip
+        return Gemm(
             name="second GEMM", stream=2, launch=0, trace=trace, parts=cut_tiles, a=activated.first, b=b.first,
-            stores=stores, waits=waits, order=np.arange(len(tiles)), a_content=(content,), makes=makes,
-        )]  # fmt: skip
+            stores=stores, waits=waits, order=np.arange(len(tiles)), a_content=(content,),
+            makes=layer.returned_rows(place, held), **more,
+        )  # fmt: skip
 
 
-def runs_of(distance: Ints, place: Ints) -> Ints:
-    """Return the rows at which a run begins: rows that go to one GPU, to places that are equally far apart."""
+def runs_of(way: Ints, place: Ints) -> Ints:
+    """Return the rows at which a run begins: rows that go one *way*, to places that are equally far apart."""
     found, step = [0], 0
     for number in range(1, len(place)):
         far = int(place[number] - place[number - 1])
-        is_new = distance[number] != distance[number - 1]
+        is_new = way[number] != way[number - 1]
         if not is_new and number - found[-1] > 1 and far != step:
             is_new = True
         if is_new:

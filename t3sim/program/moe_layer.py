@@ -338,9 +338,8 @@ class MoeLayer:
             self.inputs = (self._copies_made(self.reduced),)
         places = {rank: op.places_of_copies(rank) for rank in self._ranks}
         staged = self._buffer("rows that came back", max(1, *(one.n for one in places.values())), row)
-        results = self._buffer("results", op.n_tokens, row)
         arrived = self.memory.signal(f"{self.label}combined", self.n * c).first
-        self.outputs = (self._results(results),)
+        results = self.results()
         held, sent = op.copies_held(self.rank), op.copies_sent(self.rank)
         there = staged.first + self._places(places, held.distance, held.token, held.index) * row
         signal = arrived + op.ranks.back(held.distance) * c + held.token % c
@@ -768,6 +767,12 @@ class MoeLayer:
         counts = np.bincount(self.op.sent(self.rank).distance, minlength=self.n)
         return staged, arrived, tuple(Wait(arrived + d, int(n) * row) for d, n in enumerate(counts) if n)
 
+    def results(self) -> Buffer:
+        """Return the buffer of the tokens of the rank as they are at the end."""
+        found = self._buffer("results", self.op.n_tokens, self.op.returned_row)
+        self.outputs = (self._results(found),)
+        return found
+
     def return_places(self, distance: Ints, token: Ints, index: Ints) -> Ints:
         """Return the number of the place, at the GPU at *distance*, of the *index*-th row of its *token*."""
         places = {rank: self.op.places_of_rows(rank) for rank in self._ranks}
@@ -777,8 +782,7 @@ class MoeLayer:
         self, staged: Buffer, after: tuple[Wait, ...], row: int, *, name: str, **more: Any
     ) -> list[Operation]:
         """Return the sums of the rows of each token, when all have come back."""
-        results = self._buffer("results", self.op.n_tokens, row)
-        self.outputs = (self._results(results),)
+        results = self.results()
         own = self.op.places_of_rows(self.rank)
         starts = np.flatnonzero(np.diff(own.count, prepend=-1))
         starts = starts[own.count[starts] > 0]

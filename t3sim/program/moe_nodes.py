@@ -222,8 +222,7 @@ class MoeNodes(MoeLayer):
         staged = self._buffer("rows of the node", self._most(lambda rank: len(op.forwards(rank).copy)), row)
         sending = self._buffer("sums to send", self._most(lambda rank: len(op.visits_held(rank).token)), row)
         back = self._buffer("rows that came back", max(1, *(one.n for one in places.values())), row)
-        results = self._buffer("results", op.n_tokens, row)
-        self.outputs = (self._results(results),)
+        results = self.results()
         n_lanes, most = op.ranks.n_nodes * c, COMBINE_MESSAGE[op.n > FEW_GPUS]
         ready, come = (self.memory.signal(self.label + name, n_lanes).first for name in ("summed", "came back"))
         arrived = self.memory.signal(f"{self.label}combined", self._node * c).first

@@ -418,14 +418,20 @@ class MoeOperator:
 
     def trace(self, rank: int, shape: GemmShape) -> TileTrace | None:
         """Return the tiles of the grouped GEMM of *shape* on *rank*; None if no expert there has a row."""
-        rows = self.rows(rank)
-        if not any(rows):
-            return None
-        tiling = grouped_tiling(self.kernels, rows, shape, self.machine.gpu.n_compute_units)
-        try:
-            return grouped_trace(rows, shape, tiling)
-        except ValueError as error:
-            raise UsageError(f"workload: {error}") from None
+        key = rank % len(self.representatives), shape
+        if key not in self._traces:
+            rows = self.rows(rank)
+            try:
+                tiling = grouped_tiling(self.kernels, rows, shape, self.machine.gpu.n_compute_units)
+                self._traces[key] = grouped_trace(rows, shape, tiling) if any(rows) else None
+            except ValueError as error:
+                raise UsageError(f"workload: {error}") from None
+        return self._traces[key]
+
+    @cached_property
+    def _traces(self) -> dict[tuple[int, GemmShape], TileTrace | None]:
+        """Tiles that have been made: by rank and shape."""
+        return {}
 
 
 def places_in_classes(keys: Ints, n_classes: int) -> Ints:

@@ -346,7 +346,7 @@ class Moves(OnComputeUnits):
     is_of_gemm: bool = False  # the GEMM library's own, in one call with the GEMM before it: the sum of its panels
     wake: int = 0  # from the post that a step had to wait for to the step: the workgroup polls a flag
     # Wavefronts of a workgroup, and lines of each operand that one of them loads at a time; None: those of the ring
-    # kernels of the machine.
+    # kernels of the machine.  Of commands of an engine: steps of a batch that are made concurrently.
     wavefronts: tuple[int, int] | None = None
     # What it keeps in these rows is no sum of its operands, but computed of them: a conversion, an activation.
     makes: Rows | None = None

@@ -12,6 +12,7 @@ from t3sim.program.moe_fused import FusedLayer
 from t3sim.program.moe_layer import CACHED, NEW, MoeLayer, program_of_stages
 from t3sim.program.moe_nodes import layer_of
 from t3sim.program.moe_operator import MoeOperator
+from t3sim.program.moe_triggered import TriggeredLayer
 from t3sim.program.operations import Operation, Program
 from t3sim.program.plan import Part, Plan, in_order
 from t3sim.registry import Parameter
@@ -28,6 +29,7 @@ LAYOUT = Parameter(
             "of the same tokens.",
 )  # fmt: skip
 
+ON_NODES = "`moe-sequential` or `moe-low-latency`, which use network interfaces"
 Stage = Callable[[MoeLayer], list[Operation]]
 # Between dispatch and combine: role of its part, name, what it does.
 GEMM_STAGES: tuple[tuple[str, str, Stage], ...] = (
@@ -76,7 +78,7 @@ def moe_low_latency(op: MoeOperator, _params: Params) -> Plan:
 @strategy("moe-fused", operators=("moe",), arbitration="round_robin")
 def moe_fused(op: MoeOperator, _params: Params) -> Plan:
     """One kernel: tiles of an expert start when its rows have come, and their epilogues send the rows back."""
-    refuse_several_nodes(op, "moe-fused", "`moe-sequential` or `moe-low-latency`, which use network interfaces")
+    refuse_several_nodes(op, "moe-fused", ON_NODES)
     return Plan(in_order(layer_part(op, lambda rank: FusedLayer(op, rank).program())))
 
 
@@ -84,6 +86,41 @@ def moe_fused(op: MoeOperator, _params: Params) -> Plan:
 def moe_two_batch(op: MoeOperator, params: Params) -> Plan:
     """Half of the tokens is dispatched or combined on ``sms`` compute units while the other is computed."""
     return Plan(in_order(layer_part(op, lambda rank: two_batches_program(op, rank, params["sms"]))))
+
+
+ENGINE, KERNEL = range(2)
+DISPATCH = Parameter(
+    "engine", words={"engine": ENGINE, "kernel": KERNEL}, has_numbers=False,
+    meaning="Who sends tokens to their experts: `engine`, T3's DMA engine; `kernel`, warps beside those of the GEMMs,"
+            " as in `moe-fused`.",
+)  # fmt: skip
+DIRECT, TRIGGERED = range(2)
+COMBINE = Parameter(
+    "direct", words={"direct": DIRECT, "triggered": TRIGGERED}, has_numbers=False,
+    meaning="Who sends rows back: `direct`, the epilogue of the second GEMM stores them where they are added up;"
+            " `triggered`, commands of T3's DMA engine, which complete tiles start.",
+)  # fmt: skip
+COMMANDS = Parameter(
+    7, minimum=1, maximum=7,
+    meaning="Commands, of up to 16 rows, that T3's DMA engine has outstanding, in dispatch and in combine each.",
+)  # fmt: skip
+
+
+@strategy(
+    "moe-t3", operators=("moe",), arbitration="round_robin", needs="T3's tracker and DMA engine, near-memory reduction",
+    parameters={"dispatch": DISPATCH, "combine": COMBINE, "blocks_in_flight": COMMANDS},
+)  # fmt: skip
+def moe_t3(op: MoeOperator, params: Params) -> Plan:
+    """T3's engine dispatches, its tracker starts tiles, and rows are added up near memory of their tokens."""
+    refuse_several_nodes(op, "moe-t3", ON_NODES)
+
+    def program_of(rank: int) -> Program:
+        return TriggeredLayer(
+            op, rank, n_blocks=params["blocks_in_flight"], is_direct=params["combine"] == DIRECT,
+            has_engine=params["dispatch"] == ENGINE,
+        ).program()  # fmt: skip
+
+    return Plan(in_order(layer_part(op, program_of)))
 
 
 def layer_part(op: MoeOperator, program_of: Callable[[int], Program]) -> Part:

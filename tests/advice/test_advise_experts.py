@@ -52,6 +52,15 @@ def test_the_winner_is_the_fastest_candidate_of_each_layer(answer: tuple[Path, s
         }
 
 
+def test_other_hardware_is_simulated_for_each_layer(answer: tuple[Path, str]) -> None:
+    """But is no candidate; ``--only-today`` leaves it out."""
+    folder, output = answer
+    found = rows(folder / "experts.csv")
+    assert {row["with_hardware"] for row in found} == {"moe-t3"}
+    assert all(float(row["with_hardware_us"]) > 0 for row in found)
+    assert "With hardware that does not exist, moe-t3 would take" in " ".join(output.split())
+
+
 def test_parts_add_up_and_thresholds_cover_all_tokens(answer: tuple[Path, str]) -> None:
     folder, _ = answer
     times: dict[tuple[str, ...], float] = {}

@@ -175,9 +175,14 @@ def of_experts() -> Iterator[tuple[str, dict[str, Any]]]:
     layer = {"n_experts": 16, "top_k": 3, "hidden": 512, "intermediate": 256, "tokens_per_gpu": 48, "ep": 4}
     params = {"moe-sequential": {"sms": 4}, "moe-two-batch": {"sms": 4}}
     uniform = {**layer, "routing": {"kind": "uniform"}}
-    for strategy in ("moe-sequential", "moe-low-latency", "moe-fused", "moe-two-batch"):
+    for strategy in ("moe-sequential", "moe-low-latency", "moe-fused", "moe-two-batch", "moe-t3"):
         workload = {"operator": "moe", "experts": layer}
         yield f"h200 switch {strategy}", gemm(H200, strategy, workload, params=params.get(strategy))
+    nic = {"bandwidth": "50 GB/s", "latency": "3 us", "message_rate": 100_000_000}
+    link = {"topology": "two-level", "gpus_per_node": 2, "nic": nic}
+    for strategy in ("moe-sequential", "moe-low-latency"):
+        workload, machine = {"operator": "moe", "experts": uniform}, {**H200, "link": {**H200.get("link", {}), **link}}
+        yield f"h200 nodes {strategy}", gemm(machine, strategy, workload, params=params.get(strategy))
     for strategy in ("moe-sequential", "moe-fused"):
         workload = {"operator": "moe", "experts": uniform}
         yield (

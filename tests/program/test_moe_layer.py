@@ -28,7 +28,10 @@ from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
 from t3sim.workload.routings import routing_of
 
-STRATEGIES = {"moe-sequential": {"sms": 4}, "moe-low-latency": {}, "moe-fused": {}, "moe-two-batch": {"sms": 4}}
+STRATEGIES = {
+    "moe-sequential": {"sms": 4}, "moe-low-latency": {}, "moe-fused": {}, "moe-two-batch": {"sms": 4},
+    "moe-t3": {"dispatch": "engine", "combine": "direct", "blocks_in_flight": 3},
+}  # fmt: skip
 WAVEFRONTS = "collective_kernel: {wavefront_lines: 2, sum_rounds: 1, max_outstanding_lines: 16}"
 
 

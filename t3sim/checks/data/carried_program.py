@@ -101,7 +101,8 @@ class CarriedProgram:
     def _at_the_start(self, m: int) -> Ints:
         """Return the memory of GPU *m* before anything runs."""
         values = np.zeros((self.map.size, self.elements.width), np.int64)
-        values[~self.flows[m].zeros[:-1], self.elements.exact] = UNTOUCHED
+        is_added_to = np.logical_or.reduce([flow.zeros[:-1] for flow in self.flows])  # by any GPU
+        values[~is_added_to, self.elements.exact] = UNTOUCHED
         for content in self.flows[m].program.inputs:
             names, givers = self.elements.named(content, self.ranks[m])
             values[self._places(content)] = self._rounded(self.elements.sums(givers, names))
@@ -227,11 +228,11 @@ class CarriedProgram:
     def _arrivals(self, m: int, a: Ints, tags: Ints) -> Ints:
         """Return what arrives at places *a*."""
         flow, made = self.flows[m], self._made(m, a, tags)
-        values, posted, is_there = self.wires[m].take(a)
+        signal = np.where(tags < 0, -2 - tags, (tags >> signals.SIGNAL_SHIFT) - 1)
+        values, posted, is_there = self.wires[m].take(a, signal)
         driver = flow.driver[made]
         is_driven = driver >= 0
         self._note_at(~is_there & ~is_driven, m, a, "an arrival that was not sent")
-        signal = np.where(tags < 0, -2 - tags, (tags >> signals.SIGNAL_SHIFT) - 1)
         self._note_at(is_there & (signal != posted), m, a, "a store that posts another signal than its step says")
         for distance in np.unique(flow.driver_distance[made[is_driven]]).tolist():
             at = np.flatnonzero(is_driven)[flow.driver_distance[made[is_driven]] == distance]

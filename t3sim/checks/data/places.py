@@ -36,7 +36,7 @@ class Turns:
 
 
 class Wire:
-    """Granules on their way to one GPU; those for one place arrive in the order in which they were sent."""
+    """Granules on their way to one GPU; those for one place and signal arrive in the order in which they were sent."""
 
     def __init__(self, size: int, width: int) -> None:
         """*size* places, granules of *width* numbers."""
@@ -61,12 +61,31 @@ class Wire:
             self._next[self._last[a[~is_alone]]] = number[~is_alone]
             self._last[a] = number
 
-    def take(self, places: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """Return the values and signals of what arrives at different *places*, and whether there is anything."""
+    def take(self, places: Ints, signals: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """Return the values and signals of what arrives at different *places*, and whether there is anything.
+
+        What posts *signals*, or, where nothing does, what was sent first.
+        """
         numbers = self._first[places]
         is_there = numbers >= 0
-        self._first[places[is_there]] = self._next[numbers[is_there]]
+        for index in np.flatnonzero(is_there & (self._signals[numbers] != signals)).tolist():
+            numbers[index] = self._from_behind(int(places[index]), int(signals[index]))
+        is_first = is_there & (numbers == self._first[places])
+        self._first[places[is_first]] = self._next[numbers[is_first]]
         return self._values[numbers], self._signals[numbers], is_there
+
+    def _from_behind(self, place: int, signal: int) -> int:
+        """Return the first granule for *place* that posts *signal*, cut out of its chain; without one, the first."""
+        before = first = int(self._first[place])
+        number = int(self._next[first])
+        while number >= 0 and self._signals[number] != signal:
+            before, number = number, int(self._next[number])
+        if number < 0:
+            return first
+        self._next[before] = self._next[number]
+        if self._last[place] == number:
+            self._last[place] = before
+        return number
 
     def left(self) -> Ints:
         """Return the places for which something is still on the wire."""

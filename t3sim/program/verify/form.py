@@ -245,8 +245,10 @@ def of_commands(moves: Moves, steps: NDArray[Any]) -> Iterator[str]:
 
     T3's DMA engine copies, fills, and gets sums from a switch; it adds nothing itself.
     """
-    if moves.units is not None or moves.shares_units or moves.wavefronts is not None or moves.flags != (1, 1):
-        yield "commands of an engine have no compute units, wavefronts or flags"
+    if moves.units is not None or moves.shares_units or moves.flags != (1, 1):
+        yield "commands of an engine have no compute units or flags"
+    elif moves.wavefronts is not None and (steps["n_operands"] > 1).any():
+        yield "commands of an engine that move several rows at a time add nothing"
     elif moves.engine == DMA and ((steps["n_operands"] > 1) & (steps["is_reduced"] != 1)).any():
         yield "T3's DMA engine adds nothing: a step has one operand at most, or is a sum of the switch"
 
