@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from t3sim.advice.answer import hardware_candidate
+from t3sim.advice.hardware import hardware_candidate
 from t3sim.advice.search import Candidate, Choice, Refusal, Simulate, of_strategy
 from t3sim.advice.validated import WITHOUT
 from t3sim.config.experiment import RunSpec
