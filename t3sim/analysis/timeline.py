@@ -26,7 +26,7 @@ _LANE = 0.8  # of the height of a stream
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw a figure for each workload: bars of the operations of the first GPU, a row for each stream, over time.
 
-    Parts that were simulated to be looked at only are left out.  Raises ``InputDataError`` if the run kept no
+    Parts that were simulated for reference only are left out.  Raises ``InputDataError`` if the run kept no
     ``spans.csv`` or nothing is in it.
     """
     spans = results.spans()

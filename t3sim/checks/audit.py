@@ -29,7 +29,7 @@ LOOK_EVERY = 8  # reports of progress, one in eight quanta, between two looks at
 
 @dataclass
 class Audit:
-    """What an experiment wants to know besides its results, and what the full checks have looked at so far."""
+    """What an experiment records besides its results, and what the full checks have covered so far."""
 
     has_checks: bool = False  # DRAM commands, invariants during the run, counters recomputed
     has_data: bool = False  # real values through the memories
@@ -46,7 +46,7 @@ class Audit:
         return FollowedRun(self, devices)
 
     def summary(self) -> list[str]:
-        """Return what was looked at and found right, a line each."""
+        """Return what was checked and found right, a line each."""
         lines = []
         if self.has_checks:
             lines.append(

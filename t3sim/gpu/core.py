@@ -81,7 +81,7 @@ class GpuCore:
         n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
         self.series = np.zeros((SERIES_BINS, n_columns), np.int64)
         self.command_log = records(COMMAND_LOG, 1)
-        # Views of what is looked at after every quantum: a record array takes microseconds for each field.
+        # Views of what is read after every quantum: a record array takes microseconds for each field.
         fields = self.state.view(np.ndarray)
         self.words: NDArray[np.int64] = fields.view(np.int64)  # the record, eight bytes each
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]

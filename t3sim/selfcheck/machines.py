@@ -351,7 +351,7 @@ def _arbitration(
 
 @dataclass
 class Outcome:
-    """What one machine showed: findings, and how much was looked at."""
+    """What one machine showed: findings, and how much was checked."""
 
     n_commands: int = 0
     n_values: int = 0

@@ -1,6 +1,6 @@
 """Properties that ``t3sim selfcheck`` tests, each with the evidence found on this machine.
 
-A property is a function of a ``Depth``: it returns what it looked at, in words, and raises when it
+A property is a function of a ``Depth``: it returns what it checked, in words, and raises when it
 finds something wrong.  The last one seeds a defect, so that a self-check that sees nothing is seen.
 """
 

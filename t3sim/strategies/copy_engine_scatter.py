@@ -20,7 +20,7 @@ BY_RANK, BY_CHUNK = range(2)
 def scatter_program(
     op: Operator, rank: int, chunks: int, order: int = BY_RANK, engines: int = 1, own_rows: int = IN_PLACE
 ) -> Program:
-    """Return a GEMM that counts its tiles, *chunks* copies to each other rank, and a kernel that adds up what has come.
+    """Return a GEMM that counts its tiles, *chunks* copies to each other rank, and a kernel that adds up what arrives.
 
     The GEMM stores past the L2, so that what is counted is in memory; its local rows go where they are reduced, or are
     copied there after the others.  The copies of a rank run on one of *engines* in the order in which they are made.

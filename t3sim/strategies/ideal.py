@@ -2,7 +2,7 @@
 
 After a reduce-scatter the all-gather follows, as in every design whose times are compared with these; where the whole
 all-reduce is asked for, its all-gather overlaps, too.  The isolated
-GEMM and collective are simulated to be looked at; they decide the estimates only.
+GEMM and collective are simulated for reference; they decide the estimates only.
 """
 
 from t3sim.analytic.bounds import least_times

@@ -69,7 +69,7 @@ class Phase:
     spans: tuple[Span, ...] = ()  # of the operations of every simulated GPU
     role: str = ""  # of the part in its plan
     at: int = 0  # when it began on its first GPU, on the clock of the sublayer
-    counts: bool = True  # in the time of the sublayer; False: it was simulated to be looked at
+    counts: bool = True  # in the time of the sublayer; False: it was simulated for reference
     # For phases that depend on this one: keys of the simulations that it is made of; in explicit mode how it starts.
     jobs: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, repr=False)
     start: Any = field(default=None, compare=False, repr=False)

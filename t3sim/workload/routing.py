@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 DROPPED = -1
-TOKENS_AT_A_TIME = 4096  # that are looked at together: bounds the memory needed
+TOKENS_AT_A_TIME = 4096  # that are counted together: bounds the memory needed
 
 Ints = npt.NDArray[np.int64]
 

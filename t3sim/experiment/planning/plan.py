@@ -275,7 +275,7 @@ class _Planner:
             self.problems.add(node, shown, message, at_key=True)
 
     def _check_version(self, root: Node) -> None:
-        """A file of another version follows other rules: nothing else in it is looked at."""
+        """A file of another version follows other rules: nothing else in it is read."""
         node = root.get("schema_version")
         if node is None or (node.value == SCHEMA_VERSION and type(node.value) is int):
             return

@@ -252,7 +252,7 @@ class PhaseRunner:
         return PointResult(result, {digest: stored.wall_s for digest, stored in given.items()})
 
     def _take(self, stored: StoredPhase) -> None:
-        """Note a finished phase and what checks looked at in it."""
+        """Note a finished phase and what was checked in it."""
         self._remember(stored)
         self._finished.add(stored.digest)
         for kind, names in COUNTED_BY_AUDIT.items():

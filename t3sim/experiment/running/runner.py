@@ -298,7 +298,7 @@ def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
     """Return the timeline of every sublayer of the points, from its begin to its end.
 
     Phases on the same GPU at the same time, each on a machine of its own, have timelines of their own.  So have those
-    that were simulated to be looked at, unless a sublayer shows them.
+    that were simulated for reference, unless a sublayer shows them.
     """
     timelines: dict[str, Timeline] = {}
 

@@ -43,7 +43,7 @@ class TileState:
     n_to: Ints
     seen: Ints  # granules that the tracker has counted
     has_fired: NDArray[np.bool_]
-    clock: Clock  # what the GEMM knows when all that the tracker counts has come
+    clock: Clock  # what the GEMM knows when all that the tracker counts has arrived
 
     @property
     def expected(self) -> Ints:
