@@ -84,7 +84,8 @@ class ExpertsFields(Spec):
     gated: bool = Field(True, description="Gated experts: the first GEMM makes gate and up projection together.")
     shared_intermediate: Elements | None = Field(
         None,
-        description="Intermediate size of all shared experts together, which every GPU computes for its own tokens. "
+        description="Intermediate size of all shared experts together, which every GPU computes for its own tokens, as "
+        "rows of the grouped GEMMs: a multiple of `intermediate` / `tp`. "
         "If omitted, there is no shared expert.",
     )
     groups: Count | None = Field(None, description="Groups of experts for group-limited routing. If omitted, one.")
@@ -118,6 +119,11 @@ class ExpertsFields(Spec):
     def local_intermediate(self) -> int:
         """Intermediate size of an expert on one GPU."""
         return self.intermediate // self.tp
+
+    @property
+    def n_shared(self) -> int:
+        """Experts of the size of a routed one's part on a GPU that all shared experts together are."""
+        return (self.shared_intermediate or 0) // self.local_intermediate
 
 
 class ExpertsSpec(ExpertsFields):

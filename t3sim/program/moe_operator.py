@@ -9,7 +9,7 @@ on (its own first), in the order of their tokens there.  Tokens of a GPU are num
 experts, and as many GPUs of these, follow each other: the time does not depend on their numbers.
 All distances count from the GPU that is asked for, so that equal loads have equal programs.
 In mirrored mode GPUs are made alike (``MoeOperator.repeated``): loads of experts are kept, not which expert has which.
-Leaves out: shared experts, which every GPU computes for its own tokens; experts that several GPUs share.
+Experts that several GPUs share, and shared experts, are experts of one GPU each (``Routing.placed``).
 Pinned by ``tests/program/test_moe_operator.py``.
 """
 
@@ -25,7 +25,7 @@ from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.config.experiment import GemmShape, Kernels, OperatorKind
 from t3sim.config.experts import ExpertsSpec
 from t3sim.config.machine import MachineSpec
-from t3sim.errors import UsageError
+from t3sim.errors import ModelError, UsageError
 from t3sim.program.operations import Ints, Memory
 from t3sim.program.operator import Operator
 from t3sim.workload.grouped import grouped_tiling, grouped_trace
@@ -105,9 +105,7 @@ class MoeOperator:
 
     def __post_init__(self) -> None:
         if self.routing.gpus_of_a_group > 1:
-            raise UsageError(
-                f"workload.experts.tp: is {self.routing.gpus_of_a_group}; experts of one GPU each are simulated"
-            )
+            raise ModelError(f"experts of {self.routing.gpus_of_a_group} GPUs each: `Routing.placed` makes them of one")
 
     @property
     def n(self) -> int:

@@ -190,7 +190,8 @@ def _moe_operator(machine: MachineSpec, workload: WorkloadSpec, *, is_mirrored: 
     """
     experts = workload.experts
     assert experts is not None
-    op = MoeOperator(machine, experts, routing_of(experts), workload.kernels or workload.tiling)
+    routing = routing_of(experts).placed(experts.n_shared)
+    op = MoeOperator(machine, experts, routing, workload.kernels or workload.tiling)
     if experts.routing.kind == "balanced" or (is_mirrored and experts.routing.kind in ALIKE):
         return op.turned()
     if not is_mirrored:

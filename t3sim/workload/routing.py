@@ -71,6 +71,25 @@ class Routing:
         """GPUs that share the experts of a block (tensor parallelism of the experts)."""
         return self.n_gpus // self.ep
 
+    def placed(self, n_shared: int = 0) -> Routing:
+        """Return the routing to what one GPU has of an expert: a slice of each expert of its group, and shared experts.
+
+        A slice, and each of *n_shared* shared experts, counts as an expert of one GPU.  A token goes to all slices of
+        its experts, whose rows are added up, and to the shared experts of its own GPU.
+        """
+        tp, each = self.gpus_of_a_group, self.experts_per_gpu
+        group, local = np.divmod(self.experts.astype(np.int64), each)
+        slices = (group[..., None] * tp + np.arange(tp)) * (each + n_shared) + local[..., None]
+        slices = np.where(self.experts[..., None] == DROPPED, DROPPED, slices)
+        shape = (self.n_gpus, self.tokens_per_gpu)
+        first = np.arange(self.n_gpus)[:, None, None] * (each + n_shared) + each
+        shared = np.broadcast_to(first + np.arange(n_shared), (*shape, n_shared))
+        every = np.concatenate([slices.reshape(*shape, -1), shared], axis=2).astype(np.int32)
+        weights = self.weights
+        if weights is not None:
+            weights = np.concatenate([np.repeat(weights, tp, axis=2), np.ones(shared.shape)], axis=2)
+        return Routing(every, self.n_gpus * (each + n_shared), weights=weights)
+
     @property
     def n_dropped(self) -> int:
         """Choices that are not computed."""

@@ -49,7 +49,7 @@ def operator(kind: str = "balanced", machine: MachineSpec = MACHINE, **changes: 
     """A small layer; balanced, all GPUs are alike."""
     given = {"n_experts": 8, "top_k": 2, "hidden": 128, "intermediate": 64, "tokens_per_gpu": 9, "ep": 4, **changes}
     spec = ExpertsSpec(**given, routing=RoutingSpec(kind=kind))  # type: ignore[arg-type]
-    op = MoeOperator(machine, spec, routing_of(spec), TILINGS[1])
+    op = MoeOperator(machine, spec, routing_of(spec).placed(spec.n_shared), TILINGS[1])
     return op.turned() if kind == "balanced" else op
 
 
@@ -79,6 +79,15 @@ def simulated(part: Part, machine: MachineSpec = MACHINE) -> tuple[list[int], li
 CASES = {
     "balanced": {"kind": "balanced"},
     "two experts of a token on a GPU": {"kind": "uniform", "top_k": 4, "tokens_per_gpu": 11},
+    "experts of two GPUs, shared experts": {
+        "kind": "uniform",
+        "ep": 2,
+        "tp": 2,
+        "top_k": 2,
+        "shared_intermediate": 128,
+        "intermediate": 128,
+        "tokens_per_gpu": 5,
+    },
     "FP8": {"kind": "uniform", "element": "fp8", "hidden": 256, "intermediate": 128},
 }
 

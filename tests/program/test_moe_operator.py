@@ -1,9 +1,11 @@
 """Rows of tokens: where each goes, and that both ends agree on it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from t3sim.errors import UsageError
+from t3sim.errors import ModelError
 from t3sim.program.moe_operator import places_of
 from tests.program.test_moe_layer import operator
 
@@ -71,9 +73,23 @@ def test_rows_that_come_back_have_a_place_each() -> None:
     assert sorted(every) == list(range(places.n))
 
 
-def test_experts_of_several_gpus_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"experts\.tp"):
-        operator(ep=2, tp=2)
+def test_a_gpu_has_a_slice_of_each_expert_of_its_group_and_shared_ones() -> None:
+    """By hand: all GPUs of a group compute the rows of its experts, and shared ones those of their own tokens."""
+    spec = {"n_experts": 8, "ep": 2, "tp": 2, "top_k": 2, "shared_intermediate": 64, "intermediate": 64}
+    op = operator("uniform", **spec)
+    assert (op.n, op.routing.top_k, op.routing.experts_per_gpu) == (4, 2 * 2 + 2, 4 + 2)
+    given = operator("uniform", **{**spec, "shared_intermediate": None, "tp": 1, "ep": 4})
+    experts = given.routing.experts
+    for gpu in range(4):
+        rows = [int((experts == gpu // 2 * 4 + e).sum()) for e in range(4)]
+        assert op.rows(gpu) == [*rows, op.n_tokens, op.n_tokens]
+    assert op.shapes()[0].n == 2 * 32
+
+
+def test_slices_are_placed_before_programs_are_made() -> None:
+    op = operator("uniform", ep=4)
+    with pytest.raises(ModelError, match="placed"):
+        replace(op, routing=replace(op.routing, ep=2))
 
 
 @pytest.mark.parametrize("groups", [{}, {"groups": 8, "top_groups": 4}])

@@ -153,7 +153,13 @@ def _of_generation(machine: MachineSpec, workload: WorkloadSpec) -> Findings:
 
 
 def _of_experts(experts: ExpertsSpec, gpus: Sequence[tuple[str, MachineSpec]]) -> Findings:
-    """What keeps a layer of experts from running: element types that are not multiplied, a memory that is too small."""
+    """What keeps a layer of experts from running: element types that are not multiplied, a memory that is too small,
+    shared experts that are not rows of the grouped GEMMs.
+    """
+    shared, each = experts.shared_intermediate or 0, experts.local_intermediate
+    if shared % each:
+        message = f"is {shared}, and shared experts run as rows of the grouped GEMMs, each {each} wide on a GPU"
+        yield "workload.experts.shared_intermediate", f"{message}; take a multiple, or leave them out (`null`)"
     for where, gpu in gpus:
         one = gemms_of(experts, 1)[0]
         if stated_rate(gpu.gpu.compute_unit, wider(one)) is None:
