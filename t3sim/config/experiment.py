@@ -328,6 +328,9 @@ class KernelLibrarySpec(Spec):
     kernels: Annotated[dict[str, TilingSpec], Field(min_length=1)] = Field(
         description="Kernels by name, each with the keys of one kernel; `every` holds common keys."
     )
+    only_kernel: dict[ElementName, str] = Field(
+        {}, description="Kernel of all GEMMs of an element type, which does not split k. Other types: any kernel."
+    )
 
     @field_validator("operand_cost")
     @classmethod
@@ -337,7 +340,8 @@ class KernelLibrarySpec(Spec):
         return value
 
     def __hash__(self) -> int:
-        return hash((self.rules, self.operand_cost, self.load_cost, self.partial_sums, tuple(self.kernels.items())))
+        kernels, only = (tuple(one.items()) for one in (self.kernels, self.only_kernel))
+        return hash((self.rules, self.operand_cost, self.load_cost, self.partial_sums, kernels, only))
 
 
 Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for every GEMM, or a choice for each

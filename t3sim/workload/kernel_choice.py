@@ -9,6 +9,7 @@ A library may split k as often as compute units are left for the panels: each ta
 schedule includes the kernel after it that adds up the partial sums (``partial_sums``).  Without that k plays no part.
 
 A library may have rules instead, by rows and columns: the first that holds names the kernel, which does not split k.
+It may have a single kernel for an element type (``only_kernel``).
 
 Leaves out the cost of storing a tile.  Pinned by ``tests/workload/test_kernel_choice.py``.
 """
@@ -26,6 +27,8 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
 
     Of equally long schedules, the one of fewer workgroups, then of larger tiles, then of wider ones.
     """
+    if library.only_kernel.get(gemm.element) in library.kernels:
+        return library.only_kernel[gemm.element], 1
     if library.rules:
         return ruled_kernel(library, gemm.m, gemm.n), 1
 

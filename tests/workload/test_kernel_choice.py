@@ -150,6 +150,21 @@ def test_gemms_of_few_rows_have_the_small_tiles_that_cublas_took() -> None:
     assert (sum(same), sum(alike)) == (214, 294)
 
 
+def test_scales_of_rows_have_the_one_kernel_that_cublas_has() -> None:
+    """Whatever the shape; FP8 with a scale for each tensor has the kernels of 16 bits."""
+    names = set()
+    with (Path(__file__).parents[2] / "validation" / "h200-fp8-kernels.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["element"] == "fp8_rowwise"]
+    assert len(rows) > 100
+    for row in rows:
+        gemm = GemmShape(m=int(row["m"]), n=int(row["n"]), k=int(row["k"]), element="fp8_rowwise")
+        name, n_panels = chosen_kernel(library(), gemm, N_UNITS)
+        assert f"_{name}_" in row["kernel"]
+        assert n_panels == 1
+        names.add(chosen_kernel(library(), gemm.model_copy(update={"element": "fp8"}), N_UNITS)[0])
+    assert len(names) > 3
+
+
 def test_a_split_by_hand() -> None:
     """512 x 512 x 4096 on 132 units: 64 tiles of 64 x 64 leave as many units for a second panel."""
     one = of_tiles((64, 64), operand_cost=16).model_copy(
