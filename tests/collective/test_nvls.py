@@ -155,3 +155,22 @@ def test_the_table_bounds_what_is_in_flight(h200: MachineSpec) -> None:
     n_lines = 32 * KIB // 128
     assert times[1].kernel_end_at > n_lines * 2 * latency > times[0].kernel_end_at
     assert np.all(times[1].gpu.ingress_port.n_sums == times[0].gpu.ingress_port.n_sums)
+
+
+def test_blackwells_take_the_switch_where_nccl_does() -> None:
+    """NCCL's tables of eight B200s show rings at any size; its source has 24 channels of NVLS in an NVLink domain."""
+    b200, gb200 = machine_of("b200", ()), machine_of("gb200", ())
+    assert not any(takes_switch(b200, "all-reduce", 8, 1 << i) for i in range(10, 31))
+    assert takes_switch(gb200, "all-reduce", 72, 64 << 20)
+    assert b200.gpu.collective_kernel.nvls is not None
+    assert b200.gpu.collective_kernel.nvls.channels == 24
+
+
+@pytest.mark.parametrize("op", ["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "send-receive"])
+def test_72_gpus_of_one_switch_domain(op: str, tmp_path: Path) -> None:
+    """One GPU stands for an NVL72: no collective is faster than the bytes that it sends over its links."""
+    size, rate = 9 << 20, machine_of("gb200", ()).link.bandwidth
+    text = f"name: nvl72\nmachine: gb200\nworkload: {{collective: {{op: {op}, size: {size} B, gpus: 72}}}}\n"
+    (row,) = read_results(simulated(text + "strategy: sequential\n", tmp_path) / "results.csv")
+    least = size * (1 if op in ("all-reduce", "send-receive") else 71 / 72) / rate * 1e6
+    assert least < row.time_us < 1000
