@@ -121,6 +121,13 @@ CASES = [
         ),
         "e.yaml:3:47: workload.collective.size: 2",
     ),
+    case(
+        "F-A9 collective of less than an FP32 element for each GPU",
+        workload("{collective: {op: all-gather, size: 12 B, gpus: 4, element: fp32}}").replace(
+            "strategy: t3", "strategy: sequential"
+        ),
+        "e.yaml:3:47: workload.collective.size: 12 B",
+    ),
     case("F-A9 file of 2 MiB", "#" * (2 << 20), "e.yaml: 2097152"),
     case("F-A10 tag directive", "%TAG ! tag:x,2000:\n---\n" + BASE, "e.yaml:1:1: allowed"),
     case("F-A11 aliases of aliases", aliases_of_aliases(), "e.yaml:6:8: 100000"),

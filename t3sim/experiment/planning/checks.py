@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from t3sim.collective.direct import NCCL, NVLS, RING
+from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
 from t3sim.config.experts import ExpertsSpec
 from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
@@ -25,7 +26,7 @@ from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import held_of, sublayer_workloads
 from t3sim.workload.moe import gemms_of, weight_bytes
 from t3sim.workload.operands import stated_rate, wider
-from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
+from t3sim.workload.tiling import MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
 
 PS_PER_S = 10**12
 GIB = 1 << 30
@@ -181,8 +182,9 @@ def _of_collective(collective: CollectiveSpec, strategy: OverlapStrategy | None)
         yield "workload.collective.size", f"is {size}, at most {format_bytes(MAX_MATRIX_BYTES)}"
     if gpus > MAX_TP:
         yield "workload.collective.gpus", f"is {gpus}, at most {MAX_TP}"
-    if collective.size < ELEMENT_BYTES * gpus:
-        yield "workload.collective.size", f"is {size}, less than one FP16 element for each of {gpus} GPUs"
+    if 8 * collective.size < ELEMENT_TYPES[collective.element].bits * gpus:
+        name = collective.element.upper()
+        yield "workload.collective.size", f"is {size}, less than one {name} element for each of {gpus} GPUs"
 
 
 def _of_reach(machine: MachineSpec, collective: CollectiveSpec | None) -> Findings:
