@@ -18,7 +18,7 @@ from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import add_port, capacities_of, fill_record, layout_for, set_wire_time
 from t3sim.gpu.compiled import compiled_advance, compiled_policy, compiled_take_in
-from t3sim.gpu.room import allocated
+from t3sim.gpu.room import allocated, large_pages
 from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses, classes_in_words
@@ -61,14 +61,21 @@ class GpuCore:
         *,
         ticks: TickBase | None = None,
         traffic: TrafficClasses = T3_TRAFFIC,
+        is_alone: bool = False,
     ) -> None:
-        """*ticks* is the time of the ring if its GPUs have different clocks (default: that of *machine*)."""
+        """*ticks* is the time of the ring if its GPUs have different clocks (default: that of *machine*).
+
+        *is_alone*: its record may take some megabytes more, for large pages.
+        """
         self.machine = machine
         self.ticks = TickBase.of(machine) if ticks is None else ticks
         self.traffic = traffic
         self.layout = layout_for(machine, len(traffic.names))
         self.used = capacities_of(machine, len(traffic.names))  # of the layout
-        self.state = allocated(lambda: empty_gpu(self.layout, self.used), self.layout)
+        self.state = allocated(
+            lambda: empty_gpu(self.layout, self.used, large_pages(self.layout, self.used) if is_alone else None),
+            self.layout,
+        )
         self.gpu = self.state[0]
         self.tables = Tables()
         self.store_queue = records(

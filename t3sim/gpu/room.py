@@ -1,17 +1,23 @@
 """Memory for the records of GPUs, checked before they are allocated: a run that lacks it ends with the size needed."""
 
 import errno
+import mmap
 import os
 import resource
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from t3sim.errors import EnvironmentFailure
 from t3sim.gpu.units.state import Layout, gpu_dtype
 
 T = TypeVar("T")
 MIB = 1 << 20
+LARGE_PAGE = 2 << 20  # bytes
 STRICT = "2"  # of vm.overcommit_memory: what is allocated counts, used or not
 ADVICE = "simulate fewer GPUs (`mode: mirrored` simulates one) or raise the limit"
 
@@ -36,6 +42,36 @@ def allocated(allocate: Callable[[], T], layout: Layout) -> T:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
         raise no_room(record_bytes(layout), 1, ", which the system refuses") from error
+
+
+def large_pages(layout: Layout, used: Layout) -> mmap.mmap | None:
+    """Return memory for the record of a GPU, with large pages for its largest arrays; None: the system has none.
+
+    Channels and arrays of the L2 are read in no order; finding pages of 4 KiB took 5 to 15 % of the time on an H200.
+    *used*: the capacities that the machine uses; what fills less than half a large page has none.
+    """
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    dtype = gpu_dtype(layout)
+    memory = mmap.mmap(-1, dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    state = np.frombuffer(memory, dtype)
+    l2, start = state["l2"], address_of(state)
+    arrays = (
+        state["channels"][0, : used.n_channels], l2["tags"][0, : used.n_l2_sets], l2["mshrs"][0, : used.n_l2_banks],
+        l2["waiters"][0, : used.n_waiters],
+    )  # fmt: skip
+    for array in arrays:
+        begin = max(address_of(array) // LARGE_PAGE, -(-start // LARGE_PAGE)) * LARGE_PAGE - start
+        end = min(-(-(address_of(array) + array.nbytes) // LARGE_PAGE), (start + dtype.itemsize) // LARGE_PAGE)
+        if array.nbytes >= LARGE_PAGE // 2 and begin < end * LARGE_PAGE - start:
+            with suppress(OSError):  # a system that does not allow them
+                memory.madvise(mmap.MADV_HUGEPAGE, begin, end * LARGE_PAGE - start - begin)
+    return memory
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return where an array begins in memory."""
+    return int(array.__array_interface__["data"][0])
 
 
 def no_room(needed: int, n_gpus: int, why: str) -> EnvironmentFailure:

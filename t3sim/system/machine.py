@@ -191,7 +191,7 @@ class MirroredMachine(Machine):
         traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
         """*ticks* is the time to run in (default: the coarsest for *spec*); the GPU stands for *n_gpus*."""
-        self.core = GpuCore(spec, policy, params, ticks=ticks, traffic=traffic)
+        self.core = GpuCore(spec, policy, params, ticks=ticks, traffic=traffic, is_alone=True)
         super().__init__([self.core], quantum_of(self.core, quantum_ps)[0], n_gpus)
         self.device = self.devices[0]
 

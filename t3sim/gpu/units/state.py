@@ -606,14 +606,15 @@ COMMAND_LOG = record_dtype(
 )  # fmt: skip
 
 
-def empty_gpu(layout, used=None):
+def empty_gpu(layout, used=None, memory=None):
     """Return a one-element array with an idle GPU: everything zero but the fields whose idle value is not.
 
     *used* are the capacities that the machine really uses (None: all); what lies beyond them stays zero and untouched.
+    *memory* holds the record, all zero (None: memory of its own).
     """
     used = layout if used is None else used
     dtype = gpu_dtype(layout)
-    state = np.frombuffer(mmap(-1, dtype.itemsize), dtype).view(np.recarray)
+    state = np.frombuffer(mmap(-1, dtype.itemsize) if memory is None else memory, dtype).view(np.recarray)
     gpu = state[0]
     channels = gpu.channels[: used.n_channels]
     channels["open_row"] = channels["stalled_head"] = -1
