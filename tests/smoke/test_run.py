@@ -45,7 +45,7 @@ def test_run_ends_with_what_it_found(printed_and_folder: tuple[subprocess.Comple
     best = read_results(folder / "results.csv")[STRATEGIES.index("t3")]
     said = " ".join(done.stdout.split("your machine")[1].split())
     assert said.startswith(f"t3 is the fastest design: {best.speedup:.3f}×. t3 and t3-mca need hardware not")
-    assert f"It hides {100 * best.overlap_efficiency:.0f} % of the reduce-scatter." in said
+    assert f"It hides {100 * best.overlap_efficiency:.0f}% of the reduce-scatter." in said
     assert f"fused run takes {best.fused_us - best.gemm_us:.1f} us longer than the GEMM alone; it is bound by" in said
 
 
