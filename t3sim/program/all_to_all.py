@@ -13,10 +13,12 @@ concurrently, here they follow each other; that senders and receivers of a chann
 Pinned by ``tests/collective/test_all_to_all.py``.
 """
 
+from collections.abc import Sequence
+
 from t3sim.collective.schedule import NO_FLAGS, Ratio, places_for, sent_granules
 from t3sim.config.collective_kernel import FlaggedProtocolSpec
 from t3sim.program.kernels import program
-from t3sim.program.operations import STEP, STORE, Content, Moves, Program, Wait, table
+from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, Wait, table
 from t3sim.program.operator import Operator
 from t3sim.program.roles import PIECES_OF_CHUNK, Roles, Step, pieces_of
 
@@ -30,18 +32,30 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
 
     Position d of the output comes from distance d.  Raises ``UsageError`` if the links do not lead to all GPUs.
     """
-    n, c, spec = op.n, op.chunk_granules, op.machine.gpu.collective_kernel
+    n, c = op.n, op.chunk_granules
     if op.ranks.n_nodes > 1:
         return rails_program(op, rank)
-    line, memory = op.line, op.memory()
+    memory, operations, data, output = exchange(op, c, range(n))
+    inputs = tuple(Content(data.first + p * c, c, p, of=0) for p in range(n))
+    outputs = tuple(Content(output.first + d * c, c, 0, of=d) for d in range(n))
+    return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
+
+
+def exchange(op: Operator, c: int, peers: Sequence[int]) -> tuple[Memory, list[Moves], Buffer, Buffer]:
+    """Return what each GPU runs that sends *c* granules to each GPU at the distances *peers*, 0 is itself; its buffers.
+
+    The message for the i-th of *peers* lies at place i of the first buffer; what arrives lies in the second one, in the
+    order of the distances that it comes from.
+    """
+    n, spec, line, memory = op.n, op.machine.gpu.collective_kernel, op.line, op.memory()
     step_bytes = max(spec.channel_chunk // PIECES_OF_CHUNK // (line * op.granule), 1) * line * op.granule
     channels = min(spec.exchange_channels or spec.channels, op.machine.gpu.n_compute_units // 2)
     n_parts = parts_of_peer(c * op.granule, n, channels, step_bytes)
     flagged = spec.low_latency if c * op.granule <= n_parts * LONGEST_WITH_FLAGS else None
     flags = NO_FLAGS if flagged is None else flagged.sent_over_data(line * op.granule)
-    places = places_for(flags)
+    places, m = places_for(flags), len(peers)
     data, staged, output = (
-        memory.buffer(name, size) for name, size in (("data", n * c), ("staged", n * c * places), ("output", n * c))
+        memory.buffer(name, size) for name, size in (("data", m * c), ("staged", m * c * places), ("output", m * c))
     )
     part = -(-c // (n_parts * line)) * line
     n_parts, piece = -(-c // part), min(step_bytes // op.granule, part)
@@ -50,32 +64,30 @@ def all_to_all_program(op: Operator, rank: int) -> Program:
         for number in range(n_parts)
         for start in range(number * part, min((number + 1) * part, c), piece)
     ]
-    n_channels = min(channels, n * n_parts)
-    arrived = memory.signal("arrived", n * len(pieces))
+    n_channels = min(channels, m * n_parts)
+    arrived = memory.signal("arrived", m * len(pieces))
+    sources = sorted(-p % n for p in peers)
     sends: list[list[Step]] = [[] for _ in range(n_channels)]
     receives: list[list[Step]] = [[] for _ in range(n_channels)]
     for i, (number, start, length) in enumerate(pieces):
-        for p in range(n):
-            channel, distance = (p * n_parts + number) % n_channels, -p % n
+        for j, p in enumerate(peers):
+            channel, slot = (j * n_parts + number) % n_channels, sources.index(-p % n)
             step = {"n_granules": length, "n_operands": 1}
+            operand, kept_at = data.first + j * c + start, output.first + slot * c + start
             if p == 0:
-                sends[channel].append({**step, "operand": data.first + start, "kept_at": output.first + start})
+                sends[channel].append({**step, "operand": operand, "kept_at": kept_at})
                 continue
-            to = {"send": STORE, "distance": p, "destination": staged.first + (distance * c + start) * places}
-            signal = arrived[distance * len(pieces) + i]
-            sends[channel].append({**step, "operand": data.first + p * c + start, **to, "post_signal": signal})
+            there, signal = staged.first + (slot * c + start) * places, arrived[slot * len(pieces) + i]
+            to = {"send": STORE, "distance": p, "destination": there, "post_signal": signal}
+            sends[channel].append({**step, "operand": operand, **to})
             # What is sent at the same time comes from the GPU to which this one is at distance p.
             come = {"is_received": 1, "wait_signal": signal, "wait_at_least": sent_granules(length, flags)}
-            given = staged.first + (distance * c + start) * places
-            place = {"operand": given, "kept_at": output.first + distance * c + start}
-            receives[channel].append({**step, **place, **come})
+            receives[channel].append({**step, "operand": there, "kept_at": kept_at, **come})
     operations = [
         _role(op, name, i, columns, flagged, flags)
         for i, (name, columns) in enumerate((("send", sends), ("receive", receives)))
     ]
-    inputs = tuple(Content(data.first + p * c, c, p, of=0) for p in range(n))
-    outputs = tuple(Content(output.first + d * c, c, 0, of=d) for d in range(n))
-    return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
+    return memory, operations, data, output
 
 
 def rails_program(op: Operator, rank: int) -> Program:

@@ -1,44 +1,47 @@
 """Send and receive, and broadcast: data that go one way, piece by piece.
 
 *Send and receive*: each GPU sends an array to the next one of its node, or, with several nodes, to the GPU of the same
-number on the next node.  A sender fills a receive buffer and a receiver copies each piece to the output; to another
-node the network interface sends from memory to memory.
+number on the next node.  Within a node it is an exchange with one peer (``all_to_all.exchange``); to another node the
+network interface sends from memory to memory.
 *Broadcast*: a chain from rank 0 over all GPUs of a node, and over the first GPUs of the nodes; each passes on a piece
 when it has arrived (NCCL's ring).
-Pinned by ``tests/collective/test_one_way.py``.
+Pinned by ``tests/network/test_fabrics.py``.
 """
 
+from t3sim.program.all_to_all import exchange
 from t3sim.program.kernels import program
-from t3sim.program.operations import STORE, Content, Program, Wait
+from t3sim.program.operations import STORE, Buffer, Content, Memory, Moves, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.roles import Roles, pieces_of
 
 
 def send_receive_program(op: Operator, rank: int) -> Program:
     """Return what each GPU runs that sends an array of the size of *op* to the next one, and receives one."""
-    size, ranks, memory = op.n * op.chunk_granules, op.ranks, op.memory()
+    size, ranks = op.n * op.chunk_granules, op.ranks
     is_far = ranks.n_nodes > 1
     distance = ranks.per_node if is_far else 1
-    pieces = pieces_of(op, size)
-    roles = Roles(op, [] if is_far else ["send", "receive"])
-    data, staged, output = (memory.buffer(name, size) for name in ("data", "staged", "output"))
+    source = int(ranks.back(distance))
+    if is_far:
+        memory = op.memory()
+        data, output = (memory.buffer(name, size) for name in ("data", "output"))
+        operations = _messages(op, memory, data, output, distance)
+    else:
+        memory, operations, data, output = exchange(op, size, (distance,))
+    inputs, outputs = (Content(data.first, size, 0, of=0),), (Content(output.first, size, source, of=source),)
+    return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
+
+
+def _messages(op: Operator, memory: Memory, data: Buffer, output: Buffer, distance: int) -> list[Moves]:
+    """Return the sends of an array to the GPU at *distance*, on another node, by the network interface."""
+    size = op.n * op.chunk_granules
+    pieces, roles = pieces_of(op, size), Roles(op, [])
     arrived = memory.signal("arrived", len(pieces))
     for i, start, length in pieces:
-        step = {"n_granules": length, "n_operands": 1, "operand": data.first + start, "distance": distance}
-        to = {"send": STORE, "destination": (output if is_far else staged).first + start, "post_signal": arrived[i]}
-        if is_far:
-            roles.send_message(step | to)
-            continue
-        roles.add("send", i, step | to)
-        roles.add("receive", i, {
-            "n_granules": length, "n_operands": 1, "operand": staged.first + start, "kept_at": output.first + start,
-            "wait_signal": arrived[i], "wait_at_least": length,
+        roles.send_message({
+            "n_granules": length, "n_operands": 1, "operand": data.first + start, "distance": distance, "send": STORE,
+            "destination": output.first + start, "post_signal": arrived[i],
         })  # fmt: skip
-    waits = [Wait(arrived[i], length) for i, _, length in pieces] if is_far else []
-    inputs = (Content(data.first, size, 0, of=0),)
-    source = int(ranks.back(distance))
-    outputs = (Content(output.first, size, source, of=source),)
-    return program(op, rank, memory, *roles.operations(waits), inputs=inputs, outputs=outputs)
+    return roles.operations([Wait(arrived[i], length) for i, _, length in pieces])
 
 
 def broadcast_program(op: Operator, rank: int) -> Program:
