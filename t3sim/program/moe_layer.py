@@ -261,9 +261,10 @@ class MoeLayer:
                     self.n - 1, n_operands=0, n_granules=n_counts, send=STORE, distance=distance,
                     destination=counts.first + -distance % self.n * n_counts,
                 ), 0 * distance))  # fmt: skip
-                column.append(self._round_trip(distance[-1:], told[0]))
             if number == n_barriers - 1:
                 column.append(steps(1, n_operands=0, n_granules=n_cleaned, kept_at=queues.first))
+            if number > 0:  # a fence: the first barrier only synchronises
+                column.append(self._round_trip(distance[-1:], told[0]))
             there = place.first + (number * self.n + distance) * self.line
             tell = steps(self.n - 1, n_operands=0, n_granules=1, send=STORE, distance=distance, destination=there,
                          post_signal=told[number])  # fmt: skip
