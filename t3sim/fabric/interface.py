@@ -34,7 +34,8 @@ class Fabric:
     ``ports`` (link, n, rank) are those of a GPU of *n*.  ``findings`` (link, n) say what keeps the link from connecting
     *n* GPUs so.  ``has_credits``: several GPUs may send to one, so what they may have on the way there is limited
     (``link.ingress_buffer``); False: a GPU hears of one other.  ``is_symmetric``: all GPUs have the same ports in their
-    own frame, so that one may represent all (mirrored mode).
+    own frame, so that one may represent all (mirrored mode).  ``has_nodes``: GPUs of several nodes
+    (``link.gpus_per_node``) are connected; False: all are on one.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Fabric:
     findings: FindingsOf = nothing_wrong
     has_credits: bool = True
     is_symmetric: bool = True
+    has_nodes: bool = False
 
     def reached(self, link: LinkSpec, n: int, rank: int = 0) -> tuple[int, ...]:
         """Return the distances of the GPUs that one of *n* can send to, in order."""
@@ -59,11 +61,12 @@ def fabric(
     findings: FindingsOf = nothing_wrong,
     has_credits: bool = True,
     is_symmetric: bool = True,
+    has_nodes: bool = False,
 ) -> Callable[[PortsOf], PortsOf]:
     """Register the function below as the fabric *name*: it returns the ports (link, n, rank) of a GPU."""
 
     def add(ports: PortsOf) -> PortsOf:
-        fabrics.register(name)(Fabric(name, meaning, ports, findings, has_credits, is_symmetric))
+        fabrics.register(name)(Fabric(name, meaning, ports, findings, has_credits, is_symmetric, has_nodes))
         return ports
 
     return add
@@ -86,7 +89,11 @@ def findings_of(machine: MachineSpec, n: int) -> Iterator[Finding]:
     if found.has_credits and link.ingress_buffer is None:
         message = f"is {found.name}, which needs `link.ingress_buffer`: what one GPU may have on the way to another"
         yield "machine.link.topology", message
-    if n > 1:
+    per_node = link.gpus_per_node
+    if per_node is not None and n > per_node and not found.has_nodes:
+        message = f"is {per_node}, but {n} GPUs in `{found.name}` are on one node"
+        yield "machine.link.gpus_per_node", f"{message}; take `link.topology: two-level`, or leave it out"
+    elif n > 1:
         yield from found.findings(link, n)
 
 
@@ -118,6 +125,6 @@ def check_reach(link: LinkSpec, program: Program, rank: int = 0) -> None:
     for distance in sorted(reached_by(program)):
         if distance not in reached:
             where = f"the GPU at distance {distance} of {program.n}"
-            if program.ranks.n_nodes > 1 and distance > program.ranks.per_node:
-                where += f" (not on this node of {program.ranks.per_node} GPUs, and not its counterpart on another)"
-            raise UsageError(f"machine.link.topology: is {link.topology}, which does not lead to {where}")
+            instead = "`switch`" if program.ranks.n_nodes == 1 else "`two-level`"
+            message = f"is {link.topology}, which does not lead to {where}; take {instead}"
+            raise UsageError(f"machine.link.topology: {message}")

@@ -32,7 +32,7 @@ def findings(link: LinkSpec, n: int) -> Iterator[Finding]:
         yield "machine.link.topology", f"{message}; give `link.nic`"
 
 
-@fabric("two-level", meaning="nodes of GPUs, and a network interface of each GPU", findings=findings)
+@fabric("two-level", meaning="nodes of GPUs, and a network interface of each GPU", findings=findings, has_nodes=True)
 def two_level(link: LinkSpec, n: int, rank: int) -> tuple[Wires, ...]:  # noqa: ARG001 - all are alike
     """Return the port, or ports, to the GPUs of the node, and the one to the network."""
     per_node = ranks_of(link, n).per_node

@@ -81,6 +81,7 @@ REFUSED = {
     "partitioned mesh": (("machine.link.topology=mesh", "machine.link.gpus_per_node=null"), "machine.link.ports"),
     "unequal rails": (("workload.collective.gpus=5",), "machine.link.gpus_per_node"),
     "nodes that are not there": (("machine.link.nodes=3",), "machine.link.nodes"),
+    "nodes of a switch": (("machine.link.topology=switch",), "two-level"),
     "no network": (("machine.link.nic=null",), "machine.link.topology"),
     "no buffer": (("machine.link.ingress_buffer=null",), "machine.link.topology"),
     "unknown fabric": (("machine.link.topology=two-levels",), "did you mean `two-level`"),
