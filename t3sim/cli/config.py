@@ -92,7 +92,7 @@ def _summary(experiment: Experiment) -> Iterator[str]:
             others = " or ".join(one for one in OPERATING_POINTS if one != machine.gpu.operating_point)
             yield f"clock       {name}: {machine.gpu.operating_point} (`operating_point` may be {others})"
     if any(point.workload.tp == 1 for point in experiment.points):
-        yield "note        tp 1 is a plain GEMM: there is no collective and no link traffic"
+        yield "note        one GPU (tp 1): there is no collective and no link traffic"
     bare = {point.workload.operator for point in experiment.points if point.workload.gemm and not point.workload.model}
     for operator, local in (("gemm-rs", "k"), ("ag-gemm", "n")):
         if operator in bare and "workload.tp" in experiment.axes and f"workload.gemm.{local}" not in experiment.axes:

@@ -122,6 +122,13 @@ CASES = [
         "e.yaml:3:47: workload.collective.size: 2",
     ),
     case(
+        "F-A9 collective beyond the memory of a GPU",
+        machine("memory: {capacity: 1 GiB}")
+        .replace("{model: T-NLG, sublayer: FC-2, tp: 8}", "{collective: {op: all-gather, size: 2 GiB, gpus: 4}}")
+        .replace("strategy: t3", "strategy: sequential"),
+        "e.yaml:3:47: workload.collective.size: `machine.memory.capacity`",
+    ),
+    case(
         "F-A9 collective of less than an FP32 element for each GPU",
         workload("{collective: {op: all-gather, size: 12 B, gpus: 4, element: fp32}}").replace(
             "strategy: t3", "strategy: sequential"
@@ -325,7 +332,7 @@ class TestAccepted:
     def test_one_gpu_is_a_plain_gemm(self, folder: Path) -> None:
         """F-A8: and the log says so."""
         (folder / "e.yaml").write_text(BASE, encoding="utf-8")
-        note = "note        tp 1 is a plain GEMM: there is no collective and no link traffic\n"
+        note = "note        one GPU (tp 1): there is no collective and no link traffic\n"
         assert note in t3sim_here("config", "check", "e.yaml", "-s", "workload.tp=1").printed
         assert note not in t3sim_here("config", "check", "e.yaml").printed
 

@@ -25,7 +25,7 @@ from t3sim.strategies import OverlapStrategy, in_order, not_an_operator_of, over
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import held_of, sublayer_workloads
 from t3sim.workload.moe import gemms_of, weight_bytes
-from t3sim.workload.operands import stated_rate, wider
+from t3sim.workload.operands import bytes_of_a, bytes_of_b, stated_rate, wider
 from t3sim.workload.tiling import MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
 
 PS_PER_S = 10**12
@@ -81,6 +81,7 @@ def workload_findings(
     elif strategy is not None and workload.operator not in strategy.operators:
         yield STRATEGY, not_an_operator_of(strategy, workload.operator)
     yield from _of_shape(workload, strategy, _kinds_of_gpus(machine), shape_key)
+    yield from _of_memory(workload, _kinds_of_gpus(machine), shape_key)
     if message := too_many_gpus(machine, n):
         yield n_key, message
     of_fabric = list(findings_of(machine, n))
@@ -166,11 +167,33 @@ def _of_experts(experts: ExpertsSpec, gpus: Sequence[tuple[str, MachineSpec]]) -
         if stated_rate(gpu.gpu.compute_unit, wider(one)) is None:
             lacking = f"machine.gpu.compute_unit.matrix_rates.{wider(one).rate}"
             yield "workload.experts.element", f"{where}is {experts.element}, and this machine has no `{lacking}`"
-        held, capacity = weight_bytes(experts), gpu.memory.capacity
-        if capacity is not None and held > capacity:
+        held = weight_bytes(experts)
+        if lacks := _beyond_memory(held, gpu):
             needed = f"{held / GIB:.1f} GiB of weights on each GPU"
-            has = f"`machine.memory.capacity` is {capacity / GIB:.1f} GiB"
-            yield "workload.experts.ep", f"{where}is {experts.ep}: {needed}, and {has}"
+            yield "workload.experts.ep", f"{where}is {experts.ep}: {needed}, {lacks}"
+
+
+def _of_memory(workload: WorkloadSpec, gpus: Sequence[tuple[str, MachineSpec]], shape_key: str) -> Findings:
+    """What each GPU has to store at least and cannot: the array of a collective; operands and output of a GEMM."""
+    gemms = [part.gemm for part in sublayer_workloads(workload) if part.gemm is not None]
+    for where, gpu in gpus:
+        if workload.collective is not None and (lacks := _beyond_memory(workload.collective.size, gpu)):
+            size = format_bytes(workload.collective.size)
+            yield "workload.collective.size", f"{where}is {size} on each GPU, {lacks}"
+        for gemm in gemms:
+            stored = bytes_of_a(gemm, gemm.m * gemm.k) + bytes_of_b(gemm, gemm.n * gemm.k)
+            stored += gemm.m * gemm.n * ELEMENT_TYPES["fp16"].bits // 8
+            if lacks := _beyond_memory(stored, gpu):
+                needed = f"operands and output of {gemm.m} x {gemm.n} x {gemm.k} are {stored / GIB:.1f} GiB on each GPU"
+                yield shape_key, f"{where}{needed}, {lacks}"
+
+
+def _beyond_memory(needed: int, gpu: MachineSpec) -> str:
+    """Say that the memory of *gpu* has less than *needed* bytes; empty if it has as many, or states no capacity."""
+    capacity = gpu.memory.capacity
+    if capacity is None or needed <= capacity:
+        return ""
+    return f"and `machine.memory.capacity` is {capacity / GIB:.1f} GiB"
 
 
 def _of_collective(collective: CollectiveSpec, strategy: OverlapStrategy | None) -> Findings:

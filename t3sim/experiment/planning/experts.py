@@ -57,6 +57,8 @@ def _with_gpus(tree: Node, given: WorkloadFile, full: Node, at: Position) -> Nod
     known: dict[str, Any] = full.value
     tp = known["tp"].value if "tp" in known else 1
     if "ep" not in known:
+        if given.tp is None and given.tokens is None and "experts" in tree.value["workload"].value:
+            return full  # reported with the other keys that are missing
         if given.tp is None:
             message = f"`{KEY}.ep` is missing: the number of GPUs that share the experts"
             raise refusal(tree, KEY if "experts" in tree.value["workload"].value else "workload", message, at_key=True)
