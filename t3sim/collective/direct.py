@@ -67,6 +67,12 @@ RING, NVLS = "nccl-ring", "nccl-nvls"
 LEVELS = ("direct", "hierarchical")  # one program on one node, and on several
 # What an experiment may name: NCCL, which chooses among its own; a kernel; vLLM, which chooses by size.
 ALGORITHMS = (NCCL, VLLM, *KERNELS, RING, NVLS, *LEVELS)
+# By operation, the others of them that it has besides NCCL's choice; operations that are not listed have none.
+FORCED: dict[str, tuple[str, ...]] = {
+    "all-reduce": ALGORITHMS[1:],
+    "reduce-scatter": (RING, NVLS, *LEVELS),
+    "all-gather": (RING, NVLS, *LEVELS),
+}
 # Those that choose for themselves, or that an application calls by name.
 LIBRARIES = tuple(name for name in ALGORITHMS[: -len(LEVELS)] if not name.startswith((f"{VLLM}-", f"{NCCL}-")))
 

@@ -128,6 +128,20 @@ CASES = [
         .replace("strategy: t3", "strategy: sequential"),
         "e.yaml:3:47: workload.collective.size: `machine.memory.capacity`",
     ),
+    *(
+        case(
+            f"F-A6 {op} by {algorithm}",
+            workload(f"{{collective: {{op: {op}, size: 1 MiB, gpus: 4, algorithm: {algorithm}}}}}")
+            .replace("strategy: t3", "strategy: sequential")
+            .replace("t3-150", "h200"),
+            f"e.yaml:3:{64 + len(op)}: workload.collective.algorithm: `nccl`",
+        )
+        for op, algorithm in (
+            ("all-gather", "vllm"),
+            ("reduce-scatter", "pytorch-multimem"),
+            ("all-to-all", "nccl-nvls"),
+        )
+    ),
     case(
         "F-A9 collective of less than an FP32 element for each GPU",
         workload("{collective: {op: all-gather, size: 12 B, gpus: 4, element: fp32}}").replace(

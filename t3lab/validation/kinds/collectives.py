@@ -8,7 +8,7 @@ from t3lab.measurements.samples import Measurement
 from t3lab.validation.bench import OPS, Bench, one
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
-from t3sim.collective.direct import ALGORITHMS, NCCL
+from t3sim.collective.direct import ALGORITHMS, FORCED, NCCL
 from t3sim.spelling import spelled_as
 
 # Algorithms that NCCL may have been held to, and what simulates them.
@@ -26,11 +26,11 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
         if protocol not in {"auto", "Simple"}:
             raise NotSimulatedError(f"the machine is not held to the protocol {protocol}")
         op, algorithm = OPS[str(row["collective"])], str(row.values.get("algorithm", NCCL))
-        if held := row.values.get("nccl_algo"):
+        if (held := row.values.get("nccl_algo")) and op in FORCED:  # NCCL holds no other operation to an algorithm
             algorithm = HELD[str(spelled_as(str(held), HELD))]
         if algorithm not in ALGORITHMS:
             raise NotSimulatedError(f"{algorithm}: no such algorithm is simulated; those are {', '.join(ALGORITHMS)}")
-        if algorithm not in {NCCL, *HELD.values()} and op != "all-reduce":
+        if algorithm not in {NCCL, *FORCED.get(op, ())}:
             raise NotSimulatedError(f"{algorithm} is an all-reduce, not {op}")
         return one(Term(bench.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol, algorithm)))
 

@@ -6,7 +6,7 @@ And as a ring: which GPUs and links there are, and whether one GPU may represent
 import math
 from collections.abc import Iterator, Sequence
 
-from t3sim.collective.direct import NCCL, NVLS, RING
+from t3sim.collective.direct import FORCED, NCCL, NVLS, RING
 from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
 from t3sim.config.experts import ExpertsSpec
@@ -203,6 +203,10 @@ def _of_collective(collective: CollectiveSpec, strategy: OverlapStrategy | None)
     size, gpus = format_bytes(collective.size), collective.gpus
     if collective.size > MAX_MATRIX_BYTES:
         yield "workload.collective.size", f"is {size}, at most {format_bytes(MAX_MATRIX_BYTES)}"
+    forced = FORCED.get(collective.op, ())
+    if collective.algorithm not in (NCCL, *forced):
+        takes = " or ".join(f"`{name}`" for name in (NCCL, *forced))
+        yield "workload.collective.algorithm", f"is {collective.algorithm}, and {collective.op} takes {takes}"
     if gpus > MAX_TP:
         yield "workload.collective.gpus", f"is {gpus}, at most {MAX_TP}"
     if 8 * collective.size < ELEMENT_TYPES[collective.element].bits * gpus:
