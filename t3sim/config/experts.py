@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
@@ -148,7 +149,10 @@ def experts_findings(experts: ExpertsFields) -> Iterator[Finding]:
     if experts.top_k > experts.n_experts:
         yield "top_k", f"is {experts.top_k}, but there are {experts.n_experts} experts"
     if experts.n_experts % experts.ep:
-        yield "ep", f"is {experts.ep}, which does not divide n_experts ({experts.n_experts})"
+        common = math.gcd(experts.n_experts, experts.ep)
+        slices = experts.tp * experts.ep // common  # on as many GPUs
+        hint = "" if experts.intermediate % slices else f"; take `ep: {common}` and `tp: {slices}`, slices of experts"
+        yield "ep", f"is {experts.ep}, which does not divide n_experts ({experts.n_experts}){hint}"
     if experts.intermediate % experts.tp:
         yield "tp", f"is {experts.tp}, which does not divide intermediate ({experts.intermediate})"
     yield from _of_groups(experts)
