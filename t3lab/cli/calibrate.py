@@ -99,9 +99,12 @@ def calibrate(
         raise UsageError("--from: takes all rows of its files, and excludes FOLDER and --points")
     if kept_aside and not tables:
         raise UsageError("--judge: goes with --from; `t3sim validate --machine FILE` judges a machine otherwise")
+    if kept_aside and no_search:
+        raise UsageError("--judge: judges what is searched for, which --no-search forbids; remove one of them")
     folder = folder or shipped_measurements()
     shown = " ".join(map(str, tables)) or str(folder)
     chosen = measurements = read_measurements(tables or folder)
+    judging = read_measurements(kept_aside) if kept_aside else None
     if not tables:
         listed = beside(folder, "calibration.csv", points)
         if listed is None:
@@ -145,9 +148,8 @@ def calibrate(
                 setting = published.set_from(machine, given, echo)
                 fitted = setting.fitted
                 judges = [("given", given)]
-                if kept_aside:
-                    rows = read_measurements(kept_aside)
-                    judges.append(("kept aside", published.Tables(machine, rows, kernels, simulate, seconds)))
+                if judging is not None:
+                    judges.append(("kept aside", published.Tables(machine, judging, kernels, simulate, seconds)))
                 found = []
                 for title, judge in judges:
                     compared, long = published.judged(machine, setting.machine, judge, longest)
@@ -159,7 +161,7 @@ def calibrate(
             else:
                 _, fitted = fitted_to(machine, chosen, kernels, simulate, echo, groups)
         names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
-        device = " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
+        device = " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "GPUs (name not stated)"
         n = len(chosen.rows)
         description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {shown}."
         preset = str(Path(start).resolve()) if Path(start).is_file() else start

@@ -51,3 +51,15 @@ def test_from_takes_no_folder(table: Path, tmp_path: Path) -> None:
     result = calibrate(tmp_path, "--from", table)
     assert result.exit_code == 2
     assert "--from" in result.stderr
+
+
+@pytest.mark.parametrize(("option", "code", "word"), [(["--no-search"], 2, "--judge"), ([], 3, "aside.csv")])
+def test_judging_rows_are_read_before_anything_is_simulated(
+    table: Path, tmp_path: Path, option: list[str], code: int, word: str
+) -> None:
+    """Rows that cannot be read, or that would not be used, end the command before its long search."""
+    result = calibrate("--from", table, "--judge", tmp_path / "aside.csv", "-o", tmp_path / "out", *option)
+    assert result.exit_code == code
+    assert word in result.stderr
+    assert "phases" not in result.output
+    assert not (tmp_path / "out").exists()
