@@ -24,7 +24,7 @@ def two_batches_program(op: MoeOperator, rank: int, sms: int) -> Program:
         raise UsageError("workload.experts.tokens_per_gpu: is 1; two batches need two tokens")
     if sms >= n_units:
         raise UsageError(f"strategy.sms: is {sms}, of {n_units} compute units; the GEMMs need some of them")
-    memory, units = op.memory(), (sms // 2 * 2, n_units)
+    memory, units = op.memory(), (sms, n_units)
     middle = op.n_tokens - op.n_tokens // 2
     halves = op.with_tokens(0, middle), op.with_tokens(middle, op.n_tokens)
     layers: list[MoeLayer] = []

@@ -367,6 +367,8 @@ class MoeLayer:
         most = self.op.machine.gpu.n_compute_units
         if not 2 <= sms <= most:
             raise UsageError(f"strategy.sms: is {sms}; a channel takes 2 compute units, and a GPU has {most}")
+        if sms % 2:
+            raise UsageError(f"strategy.sms: is {sms}, which is odd; a channel takes 2 compute units")
         return sms // 2
 
     def _queues(self, c: int) -> int:
