@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
     from t3sim.config.yaml_loader import Node
     from t3sim.experiment.planning.plan import Experiment
+
+MOST_VALUES = 16  # of an axis that are all shown
+MOST_LINES = 6  # of one kind, and of the values of a longer axis
 
 override_option = click.option(
     "-s", "overrides", metavar="KEY=VALUE", multiple=True,
@@ -76,9 +80,11 @@ def _summary(experiment: Experiment) -> Iterator[str]:
     if experiment.n_duplicates:
         yield f"            {experiment.n_duplicates} duplicate combinations skipped"
     for key, values in experiment.axes.items():
-        yield f"axis        {key}: {', '.join(map(_as_written, values))}"
-    for name, description in experiment.machine_descriptions.items():
-        yield f"machine     {name}: {description.split('. ')[0].rstrip('.').strip()}"
+        yield f"axis        {key}: {_values(values)}"
+    yield from _first(
+        f"machine     {name}: {description.split('. ')[0].rstrip('.').strip()}"
+        for name, description in experiment.machine_descriptions.items()
+    )
     for reason in experiment.refusals:
         yield f"refused     {reason}"
     given = {text.partition("=")[0].strip(): text for text in experiment.overrides}
@@ -86,17 +92,37 @@ def _summary(experiment: Experiment) -> Iterator[str]:
         for prefix, text in given.items():
             if key.startswith(f"{prefix}.") and f"sweep.grid.{key}" not in given:
                 yield f"note        {key} is still swept: `-s {text}` does not set it"
-    machines = {point.machine.name: point.machine for point in experiment.points}
-    for name, machine in machines.items():
-        if machine.has_operating_points:
-            others = " or ".join(one for one in OPERATING_POINTS if one != machine.gpu.operating_point)
-            yield f"clock       {name}: {machine.gpu.operating_point} (`operating_point` may be {others})"
+    clocks = {
+        one.machine.name: one.machine.gpu.operating_point
+        for one in experiment.points
+        if one.machine.has_operating_points
+    }
+    others = {at: " or ".join(one for one in OPERATING_POINTS if one != at) for at in clocks.values()}
+    yield from _first(
+        f"clock       {name}: {at} (`operating_point` may be {others[at]})" for name, at in clocks.items()
+    )
     if any(point.workload.tp == 1 for point in experiment.points):
         yield "note        one GPU (tp 1): there is no collective and no link traffic"
     bare = {point.workload.operator for point in experiment.points if point.workload.gemm and not point.workload.model}
     for operator, local in (("gemm-rs", "k"), ("ag-gemm", "n")):
         if operator in bare and "workload.tp" in experiment.axes and f"workload.gemm.{local}" not in experiment.axes:
             yield f"note        {local} of a bare GEMM is per GPU: it does not change with workload.tp"
+
+
+def _values(values: Sequence[Any]) -> str:
+    """Return the values of an axis; of many, the first ones, the last one and their number."""
+    if len(values) <= MOST_VALUES:
+        return ", ".join(map(_as_written, values))
+    first = ", ".join(map(_as_written, values[:MOST_LINES]))
+    return f"{first}, ..., {_as_written(values[-1])} ({len(values)} values)"
+
+
+def _first(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the first of *lines*, and how many more there are."""
+    lines = iter(lines)
+    yield from islice(lines, MOST_LINES)
+    if n_more := sum(1 for _ in lines):
+        yield f"            and {n_more} more"
 
 
 def _as_written(value: Any) -> str:

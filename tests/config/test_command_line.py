@@ -106,6 +106,19 @@ def test_an_axis_is_shown_as_it_is_written(t3sim, tmp_path):
     assert max(map(len, shown.splitlines()[1:])) <= 80
 
 
+def test_of_a_long_axis_the_first_values_and_machines_are_shown(t3sim, tmp_path):
+    """Canary: with 16 values all of them are, and a machine that has another name for each is shown six times."""
+    text = "name: x\nmachine: t3-tiny\ntiling: gemm-64x64\nstrategy: t3\nworkload: {gemm: {m: 256, n: 256, k: 256}, tp: 4}\n"
+    for n, last in ((16, "16 GB/s"), (40, "6 GB/s, ..., 40 GB/s (40 values)")):
+        rates = ", ".join(f"{i + 1} GB/s" for i in range(n))
+        (tmp_path / "x.yaml").write_text(f"{text}sweep: {{grid: {{machine.link.bandwidth: [{rates}]}}}}\n")
+        lines = t3sim("config", "check", str(tmp_path / "x.yaml")).output.splitlines()
+        shown = " ".join(" ".join(lines).split())
+        assert f"{last} machine " in shown
+        assert sum(line.startswith("machine ") for line in lines) == 6
+        assert f"and {n - 6} more" in shown
+
+
 def test_a_closed_pipe_is_quiet():
     command = f"{sys.executable} -c 'from t3sim.cli import main; main()' config schema | head -c 1"
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
