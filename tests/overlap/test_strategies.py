@@ -169,7 +169,7 @@ def test_every_strategy_says_whether_it_can_be_run_today() -> None:
     own = [one for one in map(overlap_strategies.get, overlap_strategies) if not is_of_a_user(home_of(one.plan)[0])]
     found = {one.name: one.availability for one in own}
     assert {name for name, said in found.items() if said == "needs hardware"} == {
-        "t3", "t3-mca", "t3-direct", "t3-nvls", "ace",
+        "t3", "t3-mca", "t3-direct", "t3-nvls", "moe-t3", "ace",
     }  # fmt: skip
     bounds = {"ideal-overlap", "ideal-rs-nmc", "published-overlap", "published-rs-nmc", "isolated-cu-split"}
     assert {name for name, said in found.items() if said == "bound"} == bounds
