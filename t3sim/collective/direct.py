@@ -64,7 +64,7 @@ KERNELS: dict[str, DirectKernel] = {
 }
 NCCL, VLLM = "nccl", "vllm"
 RING, NVLS = "nccl-ring", "nccl-nvls"
-LEVELS = ("direct", "hierarchical")  # one program on one node, and on several
+LEVELS = ("direct", "hierarchical")  # on one node, and on several
 # What an experiment may name: NCCL, which chooses among its own; a kernel; vLLM, which chooses by size.
 ALGORITHMS = (NCCL, VLLM, *KERNELS, RING, NVLS, *LEVELS)
 # By operation, the others of them that it has besides NCCL's choice; operations that are not listed have none.

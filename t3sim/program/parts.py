@@ -8,6 +8,7 @@ from t3sim.collective.choice import ring_schedule, way_of
 from t3sim.collective.direct import LEVELS, NVLS, RING, kernel_of
 from t3sim.collective.nvls import takes_switch
 from t3sim.collective.schedule import CollectiveSchedule, Op, ring_reduce_scatter
+from t3sim.errors import UsageError
 from t3sim.program.all_to_all import all_to_all_program
 from t3sim.program.direct import direct_program
 from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
@@ -209,6 +210,12 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
     if kernel is not None and op.n > 1:
         name = f"all-reduce, {kernel.form}"
         return (Part.of("all_reduce", name, lambda rank: direct_program(op, rank, kernel), op.n),)
+    n_nodes = op.ranks.n_nodes
+    if algorithm in LEVELS and algorithm != LEVELS[n_nodes > 1]:
+        where = f"{n_nodes} nodes" if n_nodes > 1 else "one node"
+        raise UsageError(
+            f"strategy.all_reduce: is {algorithm}, and the GPUs are on {where}; take `{LEVELS[n_nodes > 1]}`"
+        )
     is_free = algorithm not in {RING, NVLS} and n_compute_units is None
     if algorithm in LEVELS or (is_free and way_of(op.machine, op.n) != "ring"):
         return (levels_part(op, "all-reduce"),)

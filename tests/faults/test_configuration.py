@@ -142,6 +142,23 @@ CASES = [
             ("all-to-all", "nccl-nvls"),
         )
     ),
+    *(
+        case(
+            f"F-A6 {algorithm} on {per_node} GPUs per node",
+            machine(
+                f"link: {{topology: two-level, gpus_per_node: {per_node}, "
+                "nic: {bandwidth: 46 GB/s, latency: 3 us, message_rate: 100000000}}"
+            )
+            .replace(
+                "{model: T-NLG, sublayer: FC-2, tp: 8}",
+                f"{{collective: {{op: all-gather, size: 1 MiB, gpus: 4, algorithm: {algorithm}}}}}",
+            )
+            .replace("strategy: t3", "strategy: sequential")
+            .replace("t3-150", "h200"),
+            f"e.yaml:3:74: workload.collective.algorithm: `{other}`",
+        )
+        for algorithm, per_node, other in (("direct", 2, "hierarchical"), ("hierarchical", 4, "direct"))
+    ),
     case(
         "F-A9 collective of less than an FP32 element for each GPU",
         workload("{collective: {op: all-gather, size: 12 B, gpus: 4, element: fp32}}").replace(

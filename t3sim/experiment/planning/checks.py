@@ -6,7 +6,7 @@ And as a ring: which GPUs and links there are, and whether one GPU may represent
 import math
 from collections.abc import Iterator, Sequence
 
-from t3sim.collective.direct import FORCED, NCCL, NVLS, RING
+from t3sim.collective.direct import FORCED, LEVELS, NCCL, NVLS, RING
 from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
 from t3sim.config.experts import ExpertsSpec
@@ -225,6 +225,11 @@ def _of_reach(machine: MachineSpec, collective: CollectiveSpec | None) -> Findin
         what = collective.op if collective.algorithm == NCCL else f"{collective.op} by {collective.algorithm}"
         message = f"is {link.topology}, and {what} needs links between all GPUs of a node; take `switch` or `mesh`"
         yield "machine.link.topology", message
+    n_nodes = ranks_of(link, n).n_nodes
+    if collective.algorithm in LEVELS and collective.algorithm != LEVELS[n_nodes > 1]:
+        where = "several nodes" if n_nodes > 1 else "one node"
+        message = f"is {collective.algorithm}, and the GPUs are on {where}; take `{LEVELS[n_nodes > 1]}`"
+        yield "workload.collective.algorithm", message
 
 
 def _of_explicit(machine: MachineSpec, n: int, quantum: int | None) -> Findings:
