@@ -108,7 +108,8 @@ def test_an_axis_is_shown_as_it_is_written(t3sim, tmp_path):
 
 def test_of_a_long_axis_the_first_values_and_machines_are_shown(t3sim, tmp_path):
     """Canary: with 16 values all of them are, and a machine that has another name for each is shown six times."""
-    text = "name: x\nmachine: t3-tiny\ntiling: gemm-64x64\nstrategy: t3\nworkload: {gemm: {m: 256, n: 256, k: 256}, tp: 4}\n"
+    text = "name: x\nmachine: t3-tiny\ntiling: gemm-64x64\nstrategy: t3\nworkload: {gemm: {m: 256, n: 256, k: 256}, "
+    text += "tp: 4}\n"
     for n, last in ((16, "16 GB/s"), (40, "6 GB/s, ..., 40 GB/s (40 values)")):
         rates = ", ".join(f"{i + 1} GB/s" for i in range(n))
         (tmp_path / "x.yaml").write_text(f"{text}sweep: {{grid: {{machine.link.bandwidth: [{rates}]}}}}\n")
