@@ -93,6 +93,9 @@ def findings_of(machine: MachineSpec, n: int) -> Iterator[Finding]:
     if per_node is not None and n > per_node and not found.has_nodes:
         message = f"is {per_node}, but {n} GPUs in `{found.name}` are on one node"
         yield "machine.link.gpus_per_node", f"{message}; take `link.topology: two-level`, or leave it out"
+    elif not found.has_nodes and (link.nodes or 1) > 1:
+        message = f"is {link.nodes}, but all GPUs in `{found.name}` are on one node"
+        yield "machine.link.nodes", f"{message}; take `link.topology: two-level`, or leave it out"
     elif n > 1:
         yield from found.findings(link, n)
 

@@ -82,6 +82,10 @@ REFUSED = {
     "unequal rails": (("workload.collective.gpus=5",), "machine.link.gpus_per_node"),
     "nodes that are not there": (("machine.link.nodes=3",), "machine.link.nodes"),
     "nodes of a switch": (("machine.link.topology=switch",), "two-level"),
+    "number of nodes of a switch": (
+        ("machine.link.topology=switch", "machine.link.gpus_per_node=null", "machine.link.nodes=2"),
+        ": machine.link.nodes: ",
+    ),
     "no network": (("machine.link.nic=null",), "machine.link.topology"),
     "no buffer": (("machine.link.ingress_buffer=null",), "machine.link.topology"),
     "unknown fabric": (("machine.link.topology=two-levels",), "did you mean `two-level`"),
