@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -46,21 +46,13 @@ def publish(contents: Mapping[Path, bytes]) -> None:
     Raises ``EnvironmentFailure`` naming the file and the cause; then every
     file that existed before is intact and no temporary file is left.
     """
-    temporary: dict[Path, Path] = {}
     path = Path()
     try:
-        for path, content in contents.items():
-            temporary[path] = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            _write_through(temporary[path], content)
-        for path, written in temporary.items():
-            os.replace(written, path)  # noqa: PTH105 - the primitive the promise rests on
-        for folder in {path.parent for path in contents}:
-            _flush_folder(folder)
+        with _taking_places(contents) as temporary:
+            for path, content in contents.items():
+                _write_through(temporary[path], content)
     except OSError as error:
-        raise EnvironmentFailure(f"{path}: cannot write: {cause_in_words(error)}") from error
-    finally:
-        for written in temporary.values():
-            written.unlink(missing_ok=True)
+        raise EnvironmentFailure(f"{error.filename2 or path}: cannot write: {cause_in_words(error)}") from error
 
 
 @contextmanager
@@ -69,20 +61,27 @@ def publishing(*paths: Path) -> Iterator[list[IO[bytes]]]:
 
     None does if the block raises something; see ``publish``.  Raises ``EnvironmentFailure``.
     """
-    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in paths}
     try:
-        with ExitStack() as stack:
-            streams: list[IO[bytes]] = [stack.enter_context(written.open("wb")) for written in temporary.values()]
+        with _taking_places(paths) as temporary, ExitStack() as stack:
+            streams: list[IO[bytes]] = [stack.enter_context(one.open("wb")) for one in temporary.values()]
             yield streams
             for stream in streams:
                 stream.flush()
                 os.fsync(stream.fileno())
-        for path, written in temporary.items():
-            os.replace(written, path)  # noqa: PTH105 - as above
-        for folder in {path.parent for path in paths}:
-            _flush_folder(folder)
     except OSError as error:
         raise EnvironmentFailure(f"{', '.join(map(str, paths))}: cannot write: {cause_in_words(error)}") from error
+
+
+@contextmanager
+def _taking_places(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
+    """Yield the file to write for each of *paths*; all are renamed at the end, none if something is raised."""
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in paths}
+    try:
+        yield temporary
+        for path, written in temporary.items():
+            os.replace(written, path)  # noqa: PTH105 - the primitive the promise rests on
+        for folder in {path.parent for path in temporary}:
+            _flush_folder(folder)
     finally:
         for written in temporary.values():
             written.unlink(missing_ok=True)
