@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from t3sim.errors import UsageError
-from t3sim.program.moe_layer import MoeLayer
 from t3sim.program.moe_nodes import layer_of
+from t3sim.program.moe_normal import NormalLayer
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.operations import Operation, Post, Program, Rows, Wait
 
@@ -27,7 +27,7 @@ def two_batches_program(op: MoeOperator, rank: int, sms: int) -> Program:
     memory, units = op.memory(), (sms, n_units)
     middle = op.n_tokens - op.n_tokens // 2
     halves = op.with_tokens(0, middle), op.with_tokens(middle, op.n_tokens)
-    layers: list[MoeLayer] = []
+    layers: list[NormalLayer] = []
     for number, half in enumerate(halves):
         behind = sum(one.n_elements for one in layers)
         layers.append(layer_of(half, rank, memory, f"batch {number}: ", COMMUNICATION, behind=behind))

@@ -59,9 +59,7 @@ class FusedLayer:
         """Return the kernel between a barrier, before which others may still read, and the sum of the rows."""
         op, layer, memory = self.op, self.layer, self.layer.memory
         row, returned = layer.multiplied_row, op.returned_row
-        given = memory.buffer("tokens", op.n_tokens * row)
-        a = memory.buffer("A", layer.n_rows * row)
-        activated = memory.buffer("activated", layer.n_rows * layer.activated_row)
+        given, a, activated = self.buffers()
         arrived = memory.signal("arrived", op.routing.experts_per_gpu).first
         staged, first, after = layer.returns(returned)
         held, sent = op.held(self.rank), op.sent(self.rank)
@@ -74,6 +72,14 @@ class FusedLayer:
         total = layer.final_sum(staged, after, returned, name="sum", launch=0, stream=3)
         inputs = (layer.tokens_given(given, row),)
         return program_of_stages(layer, [Barrier(name="rows have been read"), *push, *gemms, *total], inputs)
+
+    def buffers(self) -> tuple[Buffer, Buffer, Buffer]:
+        """Return the buffers of the tokens of the rank, of the rows of its experts, and of activated rows."""
+        layer, row = self.layer, self.layer.multiplied_row
+        return (
+            layer.memory.buffer("tokens", self.op.n_tokens * row), layer.memory.buffer("A", layer.n_rows * row),
+            layer.memory.buffer("activated", layer.n_rows * layer.activated_row),
+        )  # fmt: skip
 
     # --- dispatch --------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.program.moe_layer import NEW, MoeLayer
+from t3sim.program.moe_normal import NEW, NormalLayer
 from t3sim.program.moe_operator import MoeOperator, TokenCopies, position_in
 from t3sim.program.operations import NONE, STORE, Ints, Memory, Operation, Post, Wait
 from t3sim.program.row_steps import Steps, batched, copies_to, in_columns, steps, waiting
@@ -50,12 +50,12 @@ class Passed(NamedTuple):
     turn: Ints
 
 
-def layer_of(op: MoeOperator, rank: int, memory: Memory, *more: Any, **named: Any) -> MoeLayer:
+def layer_of(op: MoeOperator, rank: int, memory: Memory, *more: Any, **named: Any) -> NormalLayer:
     """Return the layer on *rank*, of one node or of several."""
-    return (MoeLayer if op.ranks.n_nodes == 1 else MoeNodes)(op, rank, memory, *more, **named)
+    return (NormalLayer if op.ranks.n_nodes == 1 else MoeNodes)(op, rank, memory, *more, **named)
 
 
-class MoeNodes(MoeLayer):
+class MoeNodes(NormalLayer):
     """A layer of experts on the GPUs of several nodes."""
 
     # --- who carries what ------------------------------------------------------------------------------

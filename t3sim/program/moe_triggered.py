@@ -36,9 +36,7 @@ class TriggeredLayer(FusedLayer):
         """Return the program: dispatch, both GEMMs, combine."""
         op, layer, memory = self.op, self.layer, self.layer.memory
         row, returned = layer.multiplied_row, op.returned_row
-        given = memory.buffer("tokens", op.n_tokens * row)
-        a = memory.buffer("A", layer.n_rows * row)
-        activated = memory.buffer("activated", layer.n_rows * layer.activated_row)
+        given, a, activated = self.buffers()
         results = layer.results()
         arrived, combined = (
             memory.signal("arrived", self.n_blocks).first,

@@ -5,12 +5,15 @@ normal kernels); ``moe-low-latency`` sends it to each expert (its low-latency ke
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from t3sim.program.kernels import refuse_several_nodes
 from t3sim.program.moe_batches import two_batches_program
 from t3sim.program.moe_fused import FusedLayer
-from t3sim.program.moe_layer import CACHED, NEW, MoeLayer, program_of_stages
+from t3sim.program.moe_layer import MoeLayer, program_of_stages
+from t3sim.program.moe_low_latency import LowLatencyLayer
 from t3sim.program.moe_nodes import layer_of
+from t3sim.program.moe_normal import CACHED, NEW, NormalLayer
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.moe_triggered import TriggeredLayer
 from t3sim.program.operations import Operation, Program
@@ -30,20 +33,22 @@ LAYOUT = Parameter(
 )  # fmt: skip
 
 ON_NODES = "`moe-sequential` or `moe-low-latency`, which use network interfaces"
-Stage = Callable[[MoeLayer], list[Operation]]
+Layer = TypeVar("Layer", bound=MoeLayer)
 # Between dispatch and combine: role of its part, name, what it does.
-GEMM_STAGES: tuple[tuple[str, str, Stage], ...] = (
+GEMM_STAGES: tuple[tuple[str, str, Callable[[MoeLayer], list[Operation]]], ...] = (
     ("first_gemm", "first GEMM of the experts", MoeLayer.first_gemm),
     ("activation", "activation", MoeLayer.activation),
     ("second_gemm", "second GEMM of the experts", MoeLayer.second_gemm),
 )
 
 
-def stage_part(op: MoeOperator, role: str, name: str, stage: Stage) -> Part:
-    """Return the part in which all ranks run one stage of the layer."""
+def stage_part(
+    op: MoeOperator, make: Callable[..., Layer], role: str, name: str, stage: Callable[[Layer], list[Operation]]
+) -> Part:
+    """Return the part in which all ranks run one stage of the layer that *make* (operator, rank, memory) returns."""
 
     def program_of(rank: int) -> Program:
-        layer = layer_of(op, rank, op.memory())
+        layer = make(op, rank, op.memory())
         operations = stage(layer)
         return program_of_stages(layer, operations, layer.inputs)
 
@@ -54,25 +59,25 @@ def stage_part(op: MoeOperator, role: str, name: str, stage: Stage) -> Part:
 def moe_sequential(op: MoeOperator, params: Params) -> Plan:
     """DeepEP's normal dispatch and combine on ``sms`` compute units, on which nothing else runs."""
     sms = params["sms"]
-    stages: tuple[tuple[str, str, Stage], ...] = (
+    stages: tuple[tuple[str, str, Callable[[NormalLayer], list[Operation]]], ...] = (
         ("dispatch", "dispatch", lambda layer: layer.dispatch(sms, layout=params["layout"])),
-        ("permutation", "permutation", MoeLayer.permutation),
+        ("permutation", "permutation", NormalLayer.permutation),
         *GEMM_STAGES,
-        ("reduction", "reduction", MoeLayer.reduction),
+        ("reduction", "reduction", NormalLayer.reduction),
         ("combine", "combine", lambda layer: layer.combine(sms)),
     )
-    return Plan(in_order(*(stage_part(op, *one) for one in stages)))
+    return Plan(in_order(*(stage_part(op, layer_of, *one) for one in stages)))
 
 
 @strategy("moe-low-latency", operators=("moe",))
 def moe_low_latency(op: MoeOperator, _params: Params) -> Plan:
     """DeepEP's low-latency dispatch and combine on all compute units."""
-    stages: tuple[tuple[str, str, Stage], ...] = (
-        ("dispatch", "low-latency dispatch", MoeLayer.low_latency_dispatch),
+    stages: tuple[tuple[str, str, Callable[[LowLatencyLayer], list[Operation]]], ...] = (
+        ("dispatch", "low-latency dispatch", LowLatencyLayer.low_latency_dispatch),
         *GEMM_STAGES,
-        ("combine", "low-latency combine", MoeLayer.low_latency_combine),
+        ("combine", "low-latency combine", LowLatencyLayer.low_latency_combine),
     )
-    return Plan(in_order(*(stage_part(op, *one) for one in stages)))
+    return Plan(in_order(*(stage_part(op, LowLatencyLayer, *one) for one in stages)))
 
 
 @strategy("moe-fused", operators=("moe",), arbitration="round_robin")
