@@ -69,7 +69,7 @@ SHOWN_EXPERTS: dict[str, Any] = {
     "n_experts": 64, "top_k": 6, "hidden": 2048, "intermediate": 1408, "tokens_per_gpu": 512, "ep": 4,
     "element": "bf16",
 }  # fmt: skip
-SHOWN_PARAMETERS = {"cu-split": {"collective_compute_units": 24}, "isolated-cu-split": {"collective_compute_units": 24}}
+SHOWN_PARAMETERS = {"cu-split": {"communication_units": 24}, "isolated-cu-split": {"communication_units": 24}}
 STRATEGIES = (*FUSED, "ideal-overlap", "ideal-rs-nmc")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import takewhile
@@ -70,11 +70,26 @@ class Parameter:
         return None
 
 
+# Names that parameters had in earlier versions.
+_RENAMED = {
+    "collective_compute_units": "communication_units", "fetching_units": "communication_units",
+    "sms": "communication_units", "own_rows": "local_rows",
+}  # fmt: skip
+
+
+def present_name(name: str, parameters: Iterable[str]) -> str | None:
+    """Return the name that the parameter *name* of an earlier version has among *parameters*; None without one."""
+    now = _RENAMED.get(name, "")
+    return now if now in parameters else None
+
+
 def encoded(parameters: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, int]:
     """Return the integers of all *parameters*, in their order; ValueError names an unknown, missing or illegal one."""
     unknown = [name for name in given if name not in parameters]
     if unknown:
-        raise ValueError(f"unknown parameter {unknown[0]!r}; known: {', '.join(parameters) or 'none'}")
+        now = present_name(unknown[0], parameters)
+        advice = f"it is called {now!r} now" if now else f"known: {', '.join(parameters) or 'none'}"
+        raise ValueError(f"unknown parameter {unknown[0]!r}; {advice}")
     values = {}
     for name, parameter in parameters.items():
         value = given.get(name, parameter.default)

@@ -105,7 +105,7 @@ def label_of(row: Row) -> str:
     """How the compute units are shared."""
     if row["gemm_compute_units"] is None:
         return "all + all"
-    return f"{row['gemm_compute_units']} + {row['collective_compute_units']}"
+    return f"{row['gemm_compute_units']} + {row['communication_units']}"
 
 
 def _draw_point(

@@ -111,7 +111,7 @@ class Study:
             found = {
                 _case_of(row): (row, whole[_case_of(row)])
                 for row in rows
-                if (row["strategy"], row["collective_compute_units"]) == ("isolated-cu-split", n_units)
+                if (row["strategy"], row["communication_units"]) == ("isolated-cu-split", n_units)
                 and _case_of(row) in whole
             }
             if found:

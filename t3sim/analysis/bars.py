@@ -91,7 +91,7 @@ def _series_name(row: Row, told_by: Sequence[str]) -> str:
             if not any(other.startswith("arbitration.") for other in told_by):
                 parts.append(f"threshold {row[name]}")
         elif name == "gemm_compute_units":
-            parts.append(f"{row[name]}+{row['collective_compute_units'] or 0} compute units")
+            parts.append(f"{row[name]}+{row['communication_units'] or 0} compute units")
         else:
             parts.append(f"{spoken(name)} {row[name]}")
     return parts[0] if len(parts) == 1 else ", ".join(parts)  # alone it keeps what the strategy declares

@@ -180,7 +180,7 @@ def waits_table(accounts: Sequence[PhaseAccounts], table_id: str) -> Table:
 
 def _told_by(results: Results) -> list[str]:
     """Columns that distinguish points of one strategy, besides workload and axes."""
-    names = ["machine", "mode", "arbitration", "mca_threshold", "gemm_compute_units", "collective_compute_units"]
+    names = ["machine", "mode", "arbitration", "mca_threshold", "gemm_compute_units", "communication_units"]
     has_one_base = len({machine_base(row["machine"]) for row in results.rows}) == 1
     if has_one_base and any(axis.startswith("machine.") for axis in results.axes):
         names.remove("machine")  # its name repeats the swept values

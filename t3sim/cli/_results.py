@@ -73,7 +73,7 @@ def points_in_words(records: Sequence[RunRecord]) -> tuple[str, dict[str, list[s
         "mode": [r.mode for r in records],
         "strategy": [r.strategy for r in records],
         "arbitration": [r.arbitration or NOTHING for r in records],
-        "CUs of the collective": [number(r.collective_compute_units, 0) for r in records],
+        "communication units": [number(r.communication_units, 0) for r in records],
     }
     axes = {key: [r.axes[key] or NOTHING for r in records] for key in (records[0].axes if records else ())}
     axes = {key: cells for key, cells in axes.items() if len(set(cells)) > 1}
@@ -96,7 +96,7 @@ def points_in_words(records: Sequence[RunRecord]) -> tuple[str, dict[str, list[s
     columns = {
         **workload,
         **{name: axes.pop(name) for name in of_cases},
-        **{name: told[name] for name in ("machine", "mode", "strategy", "arbitration", "CUs of the collective")},
+        **{name: told[name] for name in ("machine", "mode", "strategy", "arbitration", "communication units")},
         **axes,
     }
     kept = {name: cells for name, cells in columns.items() if name in shown or name not in told}

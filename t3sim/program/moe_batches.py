@@ -17,14 +17,15 @@ from t3sim.program.operations import Operation, Post, Program, Rows, Wait
 COMMUNICATION, COMPUTE = 0, 2  # streams; senders have the one behind that of communication
 
 
-def two_batches_program(op: MoeOperator, rank: int, sms: int) -> Program:
+def two_batches_program(op: MoeOperator, rank: int, n_units: int) -> Program:
     """Return the layer on both halves; ``UsageError`` with less than two tokens, or without a unit for the GEMMs."""
-    n_units = op.machine.gpu.n_compute_units
+    n_all = op.machine.gpu.n_compute_units
     if op.n_tokens < 2:
         raise UsageError("workload.experts.tokens_per_gpu: is 1; two batches need two tokens")
-    if sms >= n_units:
-        raise UsageError(f"strategy.sms: is {sms}, of {n_units} compute units; the GEMMs need some of them")
-    memory, units = op.memory(), (sms, n_units)
+    if n_units >= n_all:
+        message = f"is {n_units}, of {n_all} compute units; the GEMMs need some of them"
+        raise UsageError(f"strategy.communication_units: {message}")
+    memory, units = op.memory(), (n_units, n_all)
     middle = op.n_tokens - op.n_tokens // 2
     halves = op.with_tokens(0, middle), op.with_tokens(middle, op.n_tokens)
     layers: list[NormalLayer] = []
@@ -36,7 +37,7 @@ def two_batches_program(op: MoeOperator, rank: int, sms: int) -> Program:
     inputs: list[Rows] = []
     outputs: list[Rows] = []
     for number, layer in enumerate(layers):
-        operations += linked(layer.dispatch(sms), post=dispatched[number])
+        operations += linked(layer.dispatch(n_units), post=dispatched[number])
         inputs += layer.inputs
     for number, layer in enumerate(layers):
         compute = {"stream": COMPUTE, "units": units}
@@ -45,7 +46,7 @@ def two_batches_program(op: MoeOperator, rank: int, sms: int) -> Program:
             *layer.second_gemm(**compute), *layer.reduction(**compute),
         ]  # fmt: skip
         operations += linked(stages, after=dispatched[number], post=computed[number])
-        combine = layer.combine(sms, stream=COMMUNICATION)
+        combine = layer.combine(n_units, stream=COMMUNICATION)
         operations += linked(combine, after=computed[number] if stages else dispatched[number])
         outputs += layer.outputs
     return Program(

@@ -163,9 +163,9 @@ class MoeNodes(NormalLayer):
 
     # --- normal form -----------------------------------------------------------------------------------
 
-    def dispatch(self, sms: int, first_unit: int = 0, *, layout: int = NEW, **more: Any) -> list[Operation]:
-        """Return the normal dispatch on *sms* compute units: it leaves the copies of tokens that the rank gets."""
-        op, c, row, pitch = self.op, self._channels(sms), self.op.sent_row, self.sent_pitch
+    def dispatch(self, n_units: int, first_unit: int = 0, *, layout: int = NEW, **more: Any) -> list[Operation]:
+        """Return the normal dispatch on *n_units* compute units: it leaves the copies of tokens that the rank gets."""
+        op, c, row, pitch = self.op, self._channels(n_units), self.op.sent_row, self.sent_pitch
         given = self._buffer("tokens", op.n_tokens, pitch)
         sending = self._buffer("send buffer", self._most(lambda rank: len(op.visits_sent(rank).token)), row)
         rail = self._buffer("rail buffer", self._most(lambda rank: len(op.visits_held(rank).token)), row)
@@ -212,9 +212,9 @@ class MoeNodes(NormalLayer):
             **more,
         )]  # fmt: skip
 
-    def combine(self, sms: int, first_unit: int = 0, **more: Any) -> list[Operation]:
-        """Return the normal combine on *sms* compute units: tokens are the sums of what nodes have made of them."""
-        op, c, row = self.op, self._channels(sms), self.op.returned_row
+    def combine(self, n_units: int, first_unit: int = 0, **more: Any) -> list[Operation]:
+        """Return the normal combine on *n_units* compute units: tokens are the sums of what nodes have made of them."""
+        op, c, row = self.op, self._channels(n_units), self.op.returned_row
         if not hasattr(self, "reduced"):
             self.reduced = self._buffer("rows of tokens", self.n_copies, row)
             self.inputs = (self._copies_made(self.reduced),)

@@ -67,12 +67,12 @@ class NormalLayer(MoeLayer):
         first = buffer.first + held.copy * self.op.returned_row
         return self._returned_rows(first, held.distance, held.token, held.choices)
 
-    def dispatch(self, sms: int, first_unit: int = 0, *, layout: int = NEW, **more: Any) -> list[Operation]:
-        """Return the normal dispatch on *sms* compute units: it leaves the copies of tokens that the rank gets.
+    def dispatch(self, n_units: int, first_unit: int = 0, *, layout: int = NEW, **more: Any) -> list[Operation]:
+        """Return the normal dispatch on *n_units* compute units: it leaves the copies of tokens that the rank gets.
 
         Of a CACHED layout all GPUs know how many rows they get.
         """
-        op, c, row, pitch = self.op, self._channels(sms), self.op.sent_row, self.sent_pitch
+        op, c, row, pitch = self.op, self._channels(n_units), self.op.sent_row, self.sent_pitch
         given = self._buffer("tokens", op.n_tokens, pitch)
         staged, self.received = (self._buffer(name, self.n_copies, pitch) for name in ("receive buffer", "received"))
         arrived = self.memory.signal(f"{self.label}dispatched", self.n * c).first
@@ -102,9 +102,9 @@ class NormalLayer(MoeLayer):
         pieces = DISPATCH_BYTES, -(-row * op.granule // 2)
         return [notify, *self._roles("dispatch", columns, receiving, pieces, told, first_unit, **more)]
 
-    def combine(self, sms: int, first_unit: int = 0, **more: Any) -> list[Operation]:
-        """Return the normal combine on *sms* compute units: tokens are the sums of what GPUs have made of them."""
-        op, c, row = self.op, self._channels(sms), self.op.returned_row
+    def combine(self, n_units: int, first_unit: int = 0, **more: Any) -> list[Operation]:
+        """Return the normal combine on *n_units* compute units: tokens are the sums of what GPUs have made of them."""
+        op, c, row = self.op, self._channels(n_units), self.op.returned_row
         if not hasattr(self, "reduced"):
             self.reduced = self._buffer("rows of tokens", self.n_copies, row)
             self.inputs = (self._copies_made(self.reduced),)
@@ -133,14 +133,18 @@ class NormalLayer(MoeLayer):
         pieces = COMBINE_BYTES, SUM_BYTES
         return [notify, *self._roles("combine", columns, receiving, pieces, told, first_unit, **more)]
 
-    def _channels(self, sms: int) -> int:
-        """Return the channels of a kernel of *sms* workgroups; ``UsageError`` if the GPU has not as many units."""
+    def _channels(self, n_units: int) -> int:
+        """Return the channels of a kernel of *n_units* workgroups; ``UsageError`` if the GPU has not as many units."""
         most = self.op.machine.gpu.n_compute_units
-        if not 2 <= sms <= most:
-            raise UsageError(f"strategy.sms: is {sms}; a channel takes 2 compute units, and a GPU has {most}")
-        if sms % 2:
-            raise UsageError(f"strategy.sms: is {sms}, which is odd; a channel takes 2 compute units")
-        return sms // 2
+        if not 2 <= n_units <= most:
+            raise UsageError(
+                f"strategy.communication_units: is {n_units}; a channel takes 2 compute units, and a GPU has {most}"
+            )
+        if n_units % 2:
+            raise UsageError(
+                f"strategy.communication_units: is {n_units}, which is odd; a channel takes 2 compute units"
+            )
+        return n_units // 2
 
     def _queues(self, c: int) -> int:
         """Return granules of the heads, tails, first and last rows of the queues of *c* channels."""

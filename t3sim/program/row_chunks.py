@@ -11,7 +11,7 @@ from t3sim.program.operator import Operator
 from t3sim.registry import Parameter
 
 IN_PLACE, COPIED = range(2)
-OWN_ROWS = Parameter(
+LOCAL_ROWS = Parameter(
     "in_place", words={"in_place": IN_PLACE, "copied": COPIED}, has_numbers=False,
     meaning="Placement of the local rows: `in_place`, or `copied` into the output by a kernel.",
 )  # fmt: skip

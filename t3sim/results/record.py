@@ -41,8 +41,8 @@ class RunRecord:
     arbitration: str | None = _column("arbitration policy of the memory controllers")
     mca_threshold: str | None = _column("DRAM-queue occupancy limit in force: a number, or none for no limit")
     mode: str = _required("mirrored (one GPU represents all) or explicit (every GPU is simulated)")
-    gemm_compute_units: int | None = _column("compute units reserved for the GEMM; absent: all of them")
-    collective_compute_units: int | None = _column("compute units reserved for the collective; absent: all of them")
+    gemm_compute_units: int | None = _column("compute units reserved for the GEMMs; absent: all of them")
+    communication_units: int | None = _column("compute units reserved for communication; absent: none")
     time_us: float | None = _column("simulated time of the whole point, in microseconds")
     operator_us: float | None = _column(
         "GEMM and reduce-scatter without the all-gather (absent if they are concurrent); all phases of other operators"

@@ -38,7 +38,7 @@ OF_H200: Mapping[OperatorKind, Mapping[str, Mapping[str, int]]] = {  # strategie
 OF_CROWDED: Mapping[str, tuple[Mapping[str, int], ArbitrationSpec | None]] = {
     "t3": ({}, None),
     "t3-mca": ({}, MCA),
-    "cu-split": ({"collective_compute_units": 2}, None),
+    "cu-split": ({"communication_units": 2}, None),
 }
 
 

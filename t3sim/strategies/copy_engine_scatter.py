@@ -10,7 +10,7 @@ from t3sim.program.operations import Barrier, Buffer, Program, Tiles, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
-from t3sim.program.row_chunks import COPIED, IN_PLACE, OWN_ROWS, RowChunks
+from t3sim.program.row_chunks import COPIED, IN_PLACE, LOCAL_ROWS, RowChunks
 from t3sim.registry import Parameter
 from t3sim.strategies.interface import Params, strategy
 
@@ -18,14 +18,14 @@ BY_RANK, BY_CHUNK = range(2)
 
 
 def scatter_program(
-    op: Operator, rank: int, chunks: int, order: int = BY_RANK, engines: int = 1, own_rows: int = IN_PLACE
+    op: Operator, rank: int, chunks: int, order: int = BY_RANK, engines: int = 1, local_rows: int = IN_PLACE
 ) -> Program:
     """Return a GEMM that counts its tiles, *chunks* copies to each other rank, and a kernel that adds up what arrives.
 
     The GEMM stores past the L2, so that what is counted is in memory; its local rows go where they are reduced, or are
     copied there after the others.  The copies of a rank run on one of *engines* in the order in which they are made.
     """
-    memory, cut, rest, is_copied = op.memory(), RowChunks(op, chunks), op.n - 1, own_rows == COPIED
+    memory, cut, rest, is_copied = op.memory(), RowChunks(op, chunks), op.n - 1, local_rows == COPIED
     kernel, size = gemm(op, memory, rank, by_owner=True), cut.size
     made, stored = memory.buffer("made", (rest + is_copied) * size), memory.signal("stored", op.n * cut.n)
     partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
@@ -57,7 +57,7 @@ PARAMETERS = {
     "order": Parameter("by_rank", words={"by_rank": BY_RANK, "by_chunk": BY_CHUNK}, has_numbers=False,
                        meaning="Tile order: `by_rank`, next rank first; `by_chunk`, chunk by chunk in columns."),
     "engines": Parameter(1, minimum=1, meaning="Number of copy engines, which share the destination ranks."),
-    "own_rows": OWN_ROWS,
+    "local_rows": LOCAL_ROWS,
 }  # fmt: skip
 
 

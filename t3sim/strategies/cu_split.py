@@ -13,7 +13,7 @@ from t3sim.program.plan import Part, Plan, in_order, longest
 from t3sim.registry import Parameter
 from t3sim.strategies.interface import Params, strategy
 
-PARAMETERS = {"collective_compute_units": Parameter(
+PARAMETERS = {"communication_units": Parameter(
     minimum=1, below="gpu.n_compute_units",
     meaning="Compute units of each GPU reserved for the collective; the others run the GEMM.",
 )}  # fmt: skip
@@ -44,7 +44,7 @@ def cu_split(op: Operator, params: Params) -> Plan:
 
     The all-reduce is one of other data, and does not wait for the GEMM; each kernel alone for its column.
     """
-    alone = isolated_parts(op, n := params["collective_compute_units"])
+    alone = isolated_parts(op, n := params["communication_units"])
     if op.n == 1:
         return Plan(in_order(*alone))
     program_of, name = partial(split_program, n_compute_units=n), f"GEMM and all-reduce, {n} compute units"
@@ -55,5 +55,5 @@ def cu_split(op: Operator, params: Params) -> Plan:
 @strategy("isolated-cu-split", kind="estimate", parameters=PARAMETERS, order=8)
 def isolated_cu_split(op: Operator, params: Params) -> Plan:
     """The longer of GEMM and all-reduce, each alone on its compute units with all of the memory (T3 figure 6)."""
-    kernel, *collectives = isolated_parts(op, params["collective_compute_units"])
+    kernel, *collectives = isolated_parts(op, params["communication_units"])
     return Plan(longest(kernel, in_order(*collectives)))

@@ -11,7 +11,7 @@ from t3sim.program.operations import NONE, Barrier, Buffer, Operation, Post, Pro
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
-from t3sim.program.row_chunks import COPIED, IN_PLACE, OWN_ROWS, RowChunks
+from t3sim.program.row_chunks import COPIED, IN_PLACE, LOCAL_ROWS, RowChunks
 from t3sim.registry import Parameter
 from t3sim.strategies.interface import Params, strategy
 
@@ -23,11 +23,11 @@ PARAMETERS = {
         meaning="Tile order: `arrival`, local rows first, then rows in order of arrival; `naive`, from row 0 on "
             "every rank.",
     ),
-    "own_rows": OWN_ROWS,
+    "local_rows": LOCAL_ROWS,
 }  # fmt: skip
 
 
-def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLACE) -> Program:
+def flux_ag_program(op: Operator, rank: int, chunks: int, local_rows: int = IN_PLACE) -> Program:
     """Return *chunks* copies of the own shard to each other rank, the next one first, during a GEMM of all rows.
 
     The barrier: before it others may still read what was gathered in the run before.  Local rows that are copied to
@@ -53,7 +53,7 @@ def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLA
     tell = (Post(ready[0]),)
     begin: list[Operation] = [Barrier(name="all read", posts=tell)]
     given = place
-    if own_rows == COPIED:
+    if local_rows == COPIED:
         box = memory.buffer("given", place.n_granules)
         fill = total("fill", box, 1, Buffer("A", place.first, place.n_granules))
         begin = [Barrier(name="all read"), fill, Barrier(name="all filled", posts=tell)]
@@ -71,5 +71,5 @@ def flux_ag(op: Operator, params: Params) -> Plan:
         refuse_without_engines(op, "flux-ag")
     fitting = op.in_whole_rows()
     ordered = fitting if params["order"] == ARRIVAL else fitting.unstaggered()
-    form = partial(flux_ag_program, chunks=params["chunks"], own_rows=params["own_rows"])
+    form = partial(flux_ag_program, chunks=params["chunks"], local_rows=params["local_rows"])
     return fused_plan(op, form, ordered=ordered)

@@ -101,7 +101,7 @@ class OverlapStrategy:
     plan: Function
     # baseline: speedups are over it; bound: no design is faster; estimate: of parts alone, and a design may be faster.
     kind: Kind = "design"
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # `collective_compute_units` has a result column
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # `communication_units` has a result column
     arbitration: str | None = None  # policy of its fused phase; None: it has no fused phase, or the policy is no matter
     has_fixed_policy: bool = False  # an experiment may set the parameters of the policy, not replace it
     refused_policies: tuple[str, ...] = ()  # that an experiment cannot put in place of `arbitration`

@@ -21,7 +21,7 @@ from t3sim.program.plan import Part, Plan, in_order
 from t3sim.registry import Parameter
 from t3sim.strategies.interface import Params, strategy
 
-SMS = Parameter(
+COMMUNICATION_UNITS = Parameter(
     24, minimum=2, tried=(12, 24, 48),
     meaning="Compute units of the dispatch and combine kernels, half of them senders and half receivers.",
 )  # fmt: skip
@@ -55,16 +55,21 @@ def stage_part(
     return Part.repeated(role, named(op, name), program_of, op.n, len(op.representatives))
 
 
-@strategy("moe-sequential", kind="baseline", operators=("moe",), parameters={"sms": SMS, "layout": LAYOUT})
+@strategy(
+    "moe-sequential",
+    kind="baseline",
+    operators=("moe",),
+    parameters={"communication_units": COMMUNICATION_UNITS, "layout": LAYOUT},
+)
 def moe_sequential(op: MoeOperator, params: Params) -> Plan:
-    """DeepEP's normal dispatch and combine on ``sms`` compute units, on which nothing else runs."""
-    sms = params["sms"]
+    """DeepEP's normal dispatch and combine on ``communication_units``, on which nothing else runs."""
+    n_units = params["communication_units"]
     stages: tuple[tuple[str, str, Callable[[NormalLayer], list[Operation]]], ...] = (
-        ("dispatch", "dispatch", lambda layer: layer.dispatch(sms, layout=params["layout"])),
+        ("dispatch", "dispatch", lambda layer: layer.dispatch(n_units, layout=params["layout"])),
         ("permutation", "permutation", NormalLayer.permutation),
         *GEMM_STAGES,
         ("reduction", "reduction", NormalLayer.reduction),
-        ("combine", "combine", lambda layer: layer.combine(sms)),
+        ("combine", "combine", lambda layer: layer.combine(n_units)),
     )
     return Plan(in_order(*(stage_part(op, layer_of, *one) for one in stages)))
 
@@ -87,10 +92,15 @@ def moe_fused(op: MoeOperator, _params: Params) -> Plan:
     return Plan(in_order(layer_part(op, lambda rank: FusedLayer(op, rank).program())))
 
 
-@strategy("moe-two-batch", operators=("moe",), parameters={"sms": SMS}, arbitration="round_robin")
+@strategy(
+    "moe-two-batch",
+    operators=("moe",),
+    parameters={"communication_units": COMMUNICATION_UNITS},
+    arbitration="round_robin",
+)
 def moe_two_batch(op: MoeOperator, params: Params) -> Plan:
-    """Half of the tokens is dispatched or combined on ``sms`` compute units while the other is computed."""
-    return Plan(in_order(layer_part(op, lambda rank: two_batches_program(op, rank, params["sms"]))))
+    """Half of the tokens is dispatched or combined on ``communication_units`` while the other is computed."""
+    return Plan(in_order(layer_part(op, lambda rank: two_batches_program(op, rank, params["communication_units"]))))
 
 
 ENGINE, KERNEL = range(2)

@@ -98,8 +98,8 @@ def test_tokens_of_a_model_are_those_of_all_gpus() -> None:
 
 def test_numbers_of_compute_units_are_searched_over() -> None:
     [run] = runs_of_model(str(CONFIGS / "gpt-oss-120b.json"), "h200", None, [8], [64], ["balanced"], (), lambda _: None)
-    sms = [dict(one.candidate.params).get("sms") for one in case_of(run, {}).choices]
-    assert len({one for one in sms if one is not None}) >= 3
+    units = [dict(one.candidate.params).get("communication_units") for one in case_of(run, {}).choices]
+    assert len({one for one in units if one is not None}) >= 3
 
 
 @pytest.mark.parametrize(("options", "word"), [

@@ -121,7 +121,7 @@ def split_folder(folder: Path, *strategies: str) -> Results:
     records = [
         dataclasses.replace(
             SEQUENTIAL, strategy=strategy, gemm_us=900.0, rs_us=600.0, ag_us=500.0, time_us=times[strategy],
-            gemm_compute_units=72, collective_compute_units=8,
+            gemm_compute_units=72, communication_units=8,
         )
         for strategy in strategies
     ]  # fmt: skip

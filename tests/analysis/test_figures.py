@@ -29,7 +29,7 @@ def test_phases_add_up_to_the_time() -> None:
     layer = dataclasses.replace(SEQUENTIAL, layer="training", time_us=2000.0, others_us=400.0)
     gathering = dataclasses.replace(SEQUENTIAL, sublayer="AG FC-1", rs_us=None, time_us=1180.0, operator_us=1180.0)
     overlapped = dataclasses.replace(gathering, strategy="flux-ag", ag_us=None, fused_us=850.0, time_us=850.0)
-    split = dataclasses.replace(SEQUENTIAL, time_us=1000.0, gemm_compute_units=72, collective_compute_units=8)
+    split = dataclasses.replace(SEQUENTIAL, time_us=1000.0, gemm_compute_units=72, communication_units=8)
     expected = {
         SEQUENTIAL: {"GEMM": 800.0, "RS": 420.0, "AG": 380.0},
         T3: {"GEMM and RS overlapped": 920.0, "AG": 380.0},

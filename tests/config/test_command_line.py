@@ -98,11 +98,11 @@ def test_an_interrupted_run_says_that_it_goes_on(capsys):
 
 
 def test_an_axis_is_shown_as_it_is_written(t3sim, tmp_path):
-    axis = "strategy: [t3, {name: cu-split, collective_compute_units: [1, 2]}]"
+    axis = "strategy: [t3, {name: cu-split, communication_units: [1, 2]}]"
     text = "name: x\nmachine: t3-tiny\ntiling: gemm-64x64\nworkload: {gemm: {m: 256, n: 256, k: 256}, tp: 4}\n"
     (tmp_path / "x.yaml").write_text(f"{text}sweep: {{grid: {{{axis.replace('[1, 2]', '1')}}}}}\n")
     shown = t3sim("config", "check", str(tmp_path / "x.yaml")).output
-    assert "axis        strategy: t3, {name: cu-split, collective_compute_units: 1}" in shown
+    assert "axis        strategy: t3, {name: cu-split, communication_units: 1}" in shown
     assert max(map(len, shown.splitlines()[1:])) <= 80
 
 

@@ -297,18 +297,18 @@ class TestLayers:
 
 class TestParametersOfAStrategy:
     def test_points_that_do_not_depend_on_them_are_kept_once(self, plan):
-        text = BASE + "sweep: {grid: {strategy.collective_compute_units: [8, 16], strategy: [sequential, cu-split]}}"
+        text = BASE + "sweep: {grid: {strategy.communication_units: [8, 16], strategy: [sequential, cu-split]}}"
         experiment = plan(text)
         assert [(p.strategy, p.strategy_params) for p in experiment.points] == [
             ("sequential", {}),
-            ("cu-split", {"collective_compute_units": 8}),
-            ("cu-split", {"collective_compute_units": 16}),
+            ("cu-split", {"communication_units": 8}),
+            ("cu-split", {"communication_units": 16}),
         ]
         assert experiment.n_duplicates == 1
 
     def test_a_pinned_strategy_does_not_make_them_unused(self, plan):
-        text = BASE + "sweep: {grid: {strategy: [sequential, {name: cu-split, collective_compute_units: 8}]}}"
-        point = plan(text, "strategy={name: sequential, collective_compute_units: 8}").points[0]
+        text = BASE + "sweep: {grid: {strategy: [sequential, {name: cu-split, communication_units: 8}]}}"
+        point = plan(text, "strategy={name: sequential, communication_units: 8}").points[0]
         assert (point.strategy, point.strategy_params) == ("sequential", {})
 
     def test_of_the_user(self, plan, tmp_path):

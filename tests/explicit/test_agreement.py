@@ -25,7 +25,7 @@ SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 
 
 def of(strategy: str, tp: int, shape: str = "even", *overrides: str) -> RunSpec:
-    own = ("strategy.collective_compute_units=1",) if "cu-split" in strategy else ()
+    own = ("strategy.communication_units=1",) if "cu-split" in strategy else ()
     return point(strategy, *own, *overrides, shape=SHAPES[shape], tp=tp)
 
 

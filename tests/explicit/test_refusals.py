@@ -111,8 +111,8 @@ CASES = [
     case(
         "a GPU without units for the GEMM",
         ring("gpu[1]: {n_compute_units: 2}"),
-        "-s strategy.collective_compute_units=2: strategy.collective_compute_units: `machine.gpu.n_compute_units`",
-        options=("-s", "strategy=cu-split", "-s", "strategy.collective_compute_units=2"),
+        "-s strategy.communication_units=2: strategy.communication_units: `machine.gpu.n_compute_units`",
+        options=("-s", "strategy=cu-split", "-s", "strategy.communication_units=2"),
     ),
     case(
         "a GPU too small for the tile",

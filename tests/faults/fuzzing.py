@@ -83,11 +83,11 @@ machine: {preset: t3-tiny, gpu: {n_compute_units: 8}}
 workload:
   {model: T-NLG, layer: training, attention: unfused, tokens: 2048, sequence: 1024, tp: 4, operators: {norm: 0.5}}
 tiling: gemm-64x64
-strategy: {name: cu-split, collective_compute_units: 2}
+strategy: {name: cu-split, communication_units: 2}
 sweep:
   grid:
     workload.layer: [prompt, training]
-    strategy: [sequential, {name: cu-split, collective_compute_units: 2}]
+    strategy: [sequential, {name: cu-split, communication_units: 2}]
 """
 HF_USE = "machine: t3-150\nworkload: {model: mine.json, layer: training, tokens: 2048, sequence: 1024, tp: 4}"
 HF_CONFIGS = (

@@ -336,7 +336,7 @@ class TestAccepted:
                 id="F-A8 key heads on two GPUs each",
             ),
             pytest.param(
-                BASE.replace("t3\n", "{name: cu-split, collective_compute_units: 79}\n"),
+                BASE.replace("t3\n", "{name: cu-split, communication_units: 79}\n"),
                 id="F-A6 one compute unit is left",
             ),
             pytest.param(workload("{model: T-NLG, layer: training, tokens: 1024, tp: 16}"), id="F-A8 one sequence"),

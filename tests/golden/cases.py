@@ -110,7 +110,7 @@ def of_t3() -> Iterator[tuple[str, dict[str, Any]]]:
     for name, change in (("GPU", "gpu[1].compute_clock=1 GHz"), ("link", "link[2].bandwidth=5 GB/s")):
         slow = gemm(TINY, "t3", EVEN, **TILES, **EXPLICIT, overrides=[f"machine.{change}"])
         yield f"t3-tiny ring t3 one slow {name} explicit", slow
-    yield "t3-tiny ring cu-split", gemm(TINY, "cu-split", EVEN, **TILES, params={"collective_compute_units": 2})
+    yield "t3-tiny ring cu-split", gemm(TINY, "cu-split", EVEN, **TILES, params={"communication_units": 2})
     yield "t3-150 ring t3-mca explicit", gemm(T3_150, "t3-mca", LARGER, **EXPLICIT)
     for op in ("reduce-scatter", "all-gather", "all-reduce"):
         yield f"t3-tiny ring {op}", ring(TINY, op, "96 KiB")
@@ -173,7 +173,7 @@ def of_switches() -> Iterator[tuple[str, dict[str, Any]]]:
 def of_experts() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield layers of experts: balanced, and with unlike loads on every GPU."""
     layer = {"n_experts": 16, "top_k": 3, "hidden": 512, "intermediate": 256, "tokens_per_gpu": 48, "ep": 4}
-    params = {"moe-sequential": {"sms": 4}, "moe-two-batch": {"sms": 4}}
+    params = {"moe-sequential": UNITS, "moe-two-batch": UNITS}
     uniform = {**layer, "routing": {"kind": "uniform"}}
     for strategy in ("moe-sequential", "moe-low-latency", "moe-fused", "moe-two-batch", "moe-t3"):
         workload = {"operator": "moe", "experts": layer}

@@ -46,7 +46,7 @@ ON_TWO_NODES = {"sequential", "ideal-overlap", "published-overlap"}
 def experiment_of(name: str, operator: str, link: str) -> str:
     """Return a point of strategy *name* on four GPUs of 24 compute units, with a copy engine."""
     found = overlap_strategies.get(name)
-    params = "".join(f", {one}: 4" for one in found.parameters if one.endswith("_units") or one == "sms")
+    params = "".join(f", {one}: 4" for one in found.parameters if one == "communication_units")
     workload = OF_EXPERTS if operator == "moe" else f"{SHAPE}, operator: {operator}"
     return (
         f"name: matrix\nmachine: {{preset: t3-tiny, gpu: {{n_compute_units: 24, {ENGINES}}}, link: {{{link}}}}}\n"

@@ -37,7 +37,7 @@ FUSED = {
     "flux-ag": {},
     "flux-ag, 2 chunks": {"chunks": 2},
     "flux-ag, naive": {"order": "naive"},
-    "flux-ag, own rows copied": {"own_rows": "copied"},
+    "flux-ag, local rows copied": {"local_rows": "copied"},
     "async-tp-ag": {},
     "te-ring-ag": {},
     "te-ring-ag, 2 streams": {"streams": 2},
@@ -86,7 +86,7 @@ def test_programs_gather_all_rows_and_multiply_them(name: str, n: int) -> None:
 # Orderings that only matter from the next run on: others still read, or what is gathered is read behind it.
 BETWEEN_RUNS = {"wait 0 of `push`", "barrier `all read`", "barrier `all gathered`", "wait 0 of `all gathered`"}
 ITS_POSTS_TOO = {
-    "flux-ag": {"barrier `all read`"}, "flux-ag, own rows copied": {"barrier `all filled`"},
+    "flux-ag": {"barrier `all read`"}, "flux-ag, local rows copied": {"barrier `all filled`"},
     "async-tp-ag": {"barrier `all filled`"}, "te-ring-ag": set(),
     "sm-specialised": {"barrier `all read`"},
 }  # fmt: skip
@@ -153,7 +153,7 @@ def test_gemms_of_a_ring_exchange_take_turns(streams: int) -> None:
     assert names[-1] == ["send 0", "send 1", "send 2"]
     assert names[:-1] == [[f"gemm {step}" for step in range(4)][first::streams] for first in range(streams)]
     chunks = [one.first_chunk for one in program.operations if isinstance(one, Gemm)]
-    assert chunks == [0, 3, 2, 1], "own rows, then those of the rank before, which come first"
+    assert chunks == [0, 3, 2, 1], "local rows, then those of the rank before, which come first"
 
 
 # --- what is simulated -------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ STRATEGIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sequential": ("gemm-rs", ()),
     "flux-push": ("gemm-rs", ()),
     "flux-pull": ("gemm-rs", ("strategy.communication_units=1",)),
-    "copy-engine-scatter": ("gemm-rs", ("strategy.order=by_chunk", "strategy.own_rows=copied")),
+    "copy-engine-scatter": ("gemm-rs", ("strategy.order=by_chunk", "strategy.local_rows=copied")),
     "async-tp": ("gemm-rs", ()),
     "te-p2p-rs": ("gemm-rs", ()),
     "te-pipelined-rs": ("gemm-rs", ("strategy.splits=1", "strategy.communication_units=1")),

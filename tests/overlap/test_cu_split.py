@@ -25,7 +25,7 @@ NOISE = 0.02  # by which addresses and queues of its own class move the times of
 
 
 def run_of(strategy: str, shape: tuple[int, int, int], *changes: str, n_units: int = 2) -> RunSpec:
-    return point(strategy, f"strategy.collective_compute_units={n_units}", *changes, shape=shape)
+    return point(strategy, f"strategy.communication_units={n_units}", *changes, shape=shape)
 
 
 def together_and_alone(
@@ -84,7 +84,7 @@ def test_a_row_counts_the_run_and_each_kernel_alone() -> None:
     row, estimate, split = record_of(together), record_of(alone), phase(together, "split").counters
     assert (row.time_us, row.fused_us) == (together.ticks.to_us(phase(together, "split").ticks), None)
     assert (row.gemm_us, row.rs_us, row.ag_us) == (estimate.gemm_us, estimate.rs_us, estimate.ag_us)
-    assert (row.gemm_compute_units, row.collective_compute_units, row.arbitration) == (2, 2, "round_robin")
+    assert (row.gemm_compute_units, row.communication_units, row.arbitration) == (2, 2, "round_robin")
     assert row.dram_gemm_read_bytes == split["operand_read_bytes"] != estimate.dram_gemm_read_bytes
     assert (row.dram_rs_read_bytes or 0) + (row.dram_ag_read_bytes or 0) == split["comm_read_bytes"]
     assert (row.dram_rs_write_bytes or 0) + (row.dram_ag_write_bytes or 0) == split["comm_write_bytes"]

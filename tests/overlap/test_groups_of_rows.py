@@ -12,7 +12,7 @@ HOST = (
     "machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB",
     "machine.gpu.copy_engines={number: 2, startup: 1 us, bandwidth: 30 GB/s, max_outstanding_lines: 8}",
 )  # fmt: skip
-PARAMS = {"communication_units": 1, "collective_compute_units": 1}
+PARAMS = {"communication_units": 1}
 DESIGNS = [one for one in in_order() if one.kind != "estimate" and "moe" not in one.operators]
 
 

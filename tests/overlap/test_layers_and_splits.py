@@ -82,7 +82,7 @@ def test_a_row_says_what_the_layer_was(results: dict[str, SimulationResult]) -> 
     record = record_of(results["t3-mca"])
     assert (record.model, record.sublayer, record.layer, record.tp) == ("m", None, "training", 4)
     assert (record.m, record.n, record.k) == (256, 256, None)
-    assert (record.gemm_compute_units, record.collective_compute_units) == (None, None)
+    assert (record.gemm_compute_units, record.communication_units) == (None, None)
 
 
 def test_comparisons_are_end_to_end(results: dict[str, SimulationResult]) -> None:
@@ -228,7 +228,7 @@ def check_split(split: SimulationResult, whole: SimulationResult) -> None:
     assert scatter is not None
     assert gather is not None
     assert unsplit is not None
-    n_collective = split.run.strategy_params["collective_compute_units"]
+    n_collective = split.run.strategy_params["communication_units"]
     assert n_collective is not None
     idle = gemm.counters["cu_states"]["idle"]
     assert idle >= gemm.counters["slots_run"] * n_collective
@@ -241,8 +241,8 @@ def check_split(split: SimulationResult, whole: SimulationResult) -> None:
 
 @pytest.mark.parametrize("n_units", [1, 2, 3])
 def test_split_compute_units(n_units: int) -> None:
-    split = point("isolated-cu-split", f"strategy.collective_compute_units={n_units}", tp=4)
+    split = point("isolated-cu-split", f"strategy.communication_units={n_units}", tp=4)
     result = simulate(split, store=STORE)
     check_split(result, simulate(point("sequential"), store=STORE))
     record = record_of(result)
-    assert (record.gemm_compute_units, record.collective_compute_units) == (4 - n_units, n_units)
+    assert (record.gemm_compute_units, record.communication_units) == (4 - n_units, n_units)

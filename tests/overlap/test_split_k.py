@@ -207,11 +207,11 @@ def test_few_tiles_and_a_large_k_are_quicker_split() -> None:
 
 @pytest.mark.parametrize("name", FUSED)
 def test_a_strategy_that_needs_whole_tiles_refuses_the_kernel(name: str) -> None:
-    units = ("strategy.collective_compute_units=1",) if name == "cu-split" else ()
+    units = ("strategy.communication_units=1",) if name == "cu-split" else ()
     with pytest.raises(ConfigError, match=rf"tiling.split_k: is 2, but {name} .* take 1"):
         of(name, 2, *units)
     with pytest.raises(UsageError, match=rf"tiling.split_k: is 2, but {name} .* take 1"):
-        overlap_strategies.get(name)(operator(2, 2), {"collective_compute_units": 1} if units else {})
+        overlap_strategies.get(name)(operator(2, 2), {"communication_units": 1} if units else {})
 
 
 def library_run(name: str, *overrides: str, k: int = 4096) -> RunSpec:

@@ -27,7 +27,7 @@ N_UNITS = 1  # of the collective, where it has its own
 
 
 def run_of(strategy: str) -> RunSpec:
-    units = (f"strategy.collective_compute_units={N_UNITS}",) if "cu-split" in strategy else ()
+    units = (f"strategy.communication_units={N_UNITS}",) if "cu-split" in strategy else ()
     return point(strategy, *units, tp=4)
 
 

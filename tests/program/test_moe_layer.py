@@ -29,7 +29,8 @@ from t3sim.system.ring import RingMachine
 from t3sim.workload.routings import routing_of
 
 STRATEGIES = {
-    "moe-sequential": {"sms": 4}, "moe-low-latency": {}, "moe-fused": {}, "moe-two-batch": {"sms": 4},
+    "moe-sequential": {"communication_units": 4}, "moe-low-latency": {}, "moe-fused": {},
+    "moe-two-batch": {"communication_units": 4},
     "moe-t3": {"dispatch": "engine", "combine": "direct", "blocks_in_flight": 3},
 }  # fmt: skip
 WAVEFRONTS = "collective_kernel: {wavefront_lines: 2, sum_rounds: 1, max_outstanding_lines: 16}"
@@ -230,10 +231,15 @@ def with_batch(one: Moves) -> np.ndarray:
 @pytest.mark.parametrize(
     ("name", "params", "changes", "key"),
     [
-        ("moe-sequential", {"sms": 99}, {}, "strategy.sms"),
-        ("moe-two-batch", {"sms": 8}, {}, "strategy.sms"),
-        ("moe-two-batch", {"sms": 4}, {"tokens_per_gpu": 1}, "tokens_per_gpu"),
-        ("moe-sequential", {"sms": 4}, {"dispatch_element": "fp8", "element": "bf16"}, "dispatch_element"),
+        ("moe-sequential", {"communication_units": 99}, {}, "strategy.communication_units"),
+        ("moe-two-batch", {"communication_units": 8}, {}, "strategy.communication_units"),
+        ("moe-two-batch", {"communication_units": 4}, {"tokens_per_gpu": 1}, "tokens_per_gpu"),
+        (
+            "moe-sequential",
+            {"communication_units": 4},
+            {"dispatch_element": "fp8", "element": "bf16"},
+            "dispatch_element",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_with_its_key(name: str, params: dict, changes: dict, key: str) -> None:
@@ -243,7 +249,7 @@ def test_what_cannot_run_is_refused_with_its_key(name: str, params: dict, change
 
 def kernels_of(op: MoeOperator, role: str, **params: str) -> dict[str, Moves]:
     """The kernels of one part of moe-sequential on GPU 0."""
-    plan = overlap_strategies.get("moe-sequential")(op, {"sms": 4, **params})
+    plan = overlap_strategies.get("moe-sequential")(op, {"communication_units": 4, **params})
     [part] = [one for one in plan.parts() if one.role == role]
     return {one.name: one for one in part.programs[0].operations if isinstance(one, Moves)}
 
@@ -290,7 +296,7 @@ def test_results_have_the_traffic_of_all_kernels(tmp_path: Path) -> None:
     """Grouped GEMMs read the weights of all experts of the GPU; each token with experts elsewhere crosses the link."""
     experts = {"n_experts": 8, "top_k": 2, "hidden": 128, "intermediate": 64, "tokens_per_gpu": 16, "ep": 4}
     experiment = load_experiment({
-        "schema_version": 1, "name": "experts", "strategy": {"name": "moe-sequential", "sms": 4},
+        "schema_version": 1, "name": "experts", "strategy": {"name": "moe-sequential", "communication_units": 4},
         "machine": {"preset": "t3-tiny", "gpu": {"n_compute_units": 8},
                     "link": {"topology": "switch", "ingress_buffer": "64 KiB"}},
         "workload": {"operator": "moe", "experts": experts}, "tiling": "gemm-64x64",

@@ -25,20 +25,20 @@ from tests.program import strategies
 from tests.program.strategies import operator_of, with_engines, with_multicast
 
 FLUX = encoded(PARAMETERS, {})
-SCATTER = {"chunks": 1, "order": 0, "engines": 1, "own_rows": 0}
+SCATTER = {"chunks": 1, "order": 0, "engines": 1, "local_rows": 0}
 # That need equal shares, of rows or of tiles.
 PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse", "sm-", "t3-direct", "t3-nvls", "multimem", "ace")
 WHOLE = ("distfuse", "t3-nvls", "multimem-ar")  # that leave all of the output at every GPU, if it is asked for
 VARIANTS = {
     "sequential": {"": {"all_reduce": 0, "collectives": 0}},
-    "cu-split": {"": {"collective_compute_units": 2}},
-    "isolated-cu-split": {"": {"collective_compute_units": 2}},
+    "cu-split": {"": {"communication_units": 2}},
+    "isolated-cu-split": {"": {"communication_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
     "copy-engine-scatter": {
         "": SCATTER,
         ", 2 chunks": SCATTER | {"chunks": 2},
-        ", 2 engines": {"chunks": 2, "order": 1, "engines": 2, "own_rows": 0},
-        ", own rows copied": SCATTER | {"own_rows": 1},
+        ", 2 engines": {"chunks": 2, "order": 1, "engines": 2, "local_rows": 0},
+        ", local rows copied": SCATTER | {"local_rows": 1},
     },
     "async-tp": {"": {"host": 0}},
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},
@@ -101,7 +101,7 @@ def test_what_they_plan() -> None:
         "copy-engine-scatter": fused,
         "copy-engine-scatter, 2 chunks": fused,
         "copy-engine-scatter, 2 engines": fused,
-        "copy-engine-scatter, own rows copied": fused,
+        "copy-engine-scatter, local rows copied": fused,
         "async-tp": fused,
         "te-p2p-rs": fused,
         "te-pipelined-rs": fused,
@@ -133,7 +133,7 @@ def test_what_runs_for_its_column_only() -> None:
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
-        "copy-engine-scatter, 2 engines", "copy-engine-scatter, own rows copied",
+        "copy-engine-scatter, 2 engines", "copy-engine-scatter, local rows copied",
         "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups", "flux-pull",
         "distfuse, 1 shots", "distfuse, 2 shots", "sm-specialised", "t3-direct", "t3-nvls", "multimem-rs",
         "multimem-rs, 1 unit", "multimem-ar", "ace", "ace, 2 splits",

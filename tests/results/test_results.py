@@ -44,7 +44,7 @@ RECORDS = st.builds(
 def test_columns_as_documented() -> None:
     assert " ".join(COLUMNS) == (
         "model sublayer layer tp m n k machine strategy arbitration mca_threshold mode gemm_compute_units"
-        " collective_compute_units time_us operator_us gemm_us rs_us ag_us fused_us others_us tokens_per_s speedup"
+        " communication_units time_us operator_us gemm_us rs_us ag_us fused_us others_us tokens_per_s speedup"
         " ect_us overlap_efficiency sublayer_ect_us sublayer_overlap_efficiency"
         " dram_gemm_read_bytes dram_gemm_write_bytes dram_rs_read_bytes"
         " dram_rs_write_bytes dram_ag_read_bytes dram_ag_write_bytes link_bytes l2_hit_rate tracker_peak_entries"

@@ -203,7 +203,7 @@ def split_records(factor: float = 1.0) -> list[RunRecord]:
         for n_units, gemm, ring in ((8, 1.1, 1.41), (16, 1.21, 1.07)):
             slower = {"gemm_us": 100 * gemm, "rs_us": 80 * ring, "ag_us": (149.25 * factor - 80) * ring}
             record = record_of(model, 8, "OP", "isolated-cu-split", 200.0, **slower)
-            records.append(dataclasses.replace(record, collective_compute_units=n_units))
+            records.append(dataclasses.replace(record, communication_units=n_units))
     return records
 
 
@@ -215,7 +215,7 @@ def test_split_compute_units_are_compared_with_figure_6(tmp_path: Path) -> None:
     assert float(ours["potential_16"].ours) == pytest.approx(249.25 / (149.25 * 1.07), rel=1e-3)
     rows = rows_by_id(write_study(tmp_path / "longer", split_records(1.1)))
     assert rows["t3.cu.ideal"].verdict == rows["t3.cu.potential_8"].verdict == MISSED
-    whole_units = [record for record in split_records() if record.collective_compute_units != 8]
+    whole_units = [record for record in split_records() if record.communication_units != 8]
     assert rows_by_id(write_study(tmp_path / "none", whole_units))["t3.cu.all_reduce_8"].verdict == NOT_RUN
 
 

@@ -49,7 +49,7 @@ def test_dispatch_and_combine_are_one_part_of_the_form_of_their_kernel(tmp_path:
     simulation = point.terms[0].simulation
     assert isinstance(simulation, RoutedExperts)
     assert (point.kind, simulation.role, simulation.strategy) == ("combine", "combine", "moe-sequential")
-    assert simulation.params == (("layout", "cached"), ("sms", 4))  # as DeepEP's tests time it
+    assert simulation.params == (("layout", "cached"), ("communication_units", 4))  # as DeepEP's tests time it
     assert simulation.experts.combine_element == "bf16"
 
 

@@ -29,7 +29,7 @@ STRATEGIES = {
 }
 # DeepEP's tests time a dispatch whose layout is that of an earlier one (tests/test_intranode.py, its cached handle).
 PARAMETERS: dict[str, Params] = {"deepep_normal": (("layout", "cached"),)}
-OF_SMS = "sms"  # the parameter of a strategy for the compute units of dispatch and combine
+UNITS = "communication_units"  # the parameter of a strategy for the SMs of dispatch and combine
 
 
 def experts_of_row(row: Measurement, **more: Any) -> ExpertsSpec:
@@ -52,7 +52,7 @@ def strategy_of_row(row: Measurement, machine: MachineSpec) -> tuple[str, Params
     entry = overlap_strategies.get(name)
     params = (*PARAMETERS.get(kernel, ()), *given_parameters(str(row.values.get("parameters", ""))))
     sms = int(row.values.get("sms", 0))
-    if sms and OF_SMS in entry.parameters:
-        params = (*params, (OF_SMS, min(sms, machine.gpu.n_compute_units)))
+    if sms and UNITS in entry.parameters:
+        params = (*params, (UNITS, min(sms, machine.gpu.n_compute_units)))
     entry.encode(dict(params))
     return name, params

@@ -10,7 +10,7 @@ from t3sim.results.record import SIMULATED, RunRecord
 # Keys that have a fixed column in the results.
 HAVE_COLUMNS = frozenset(
     {
-        "strategy", "strategy.name", "strategy.collective_compute_units", "mode", "machine", "machine.preset",
+        "strategy", "strategy.name", "strategy.communication_units", "mode", "machine", "machine.preset",
         "arbitration", "arbitration.policy", "arbitration.preset",
         "workload.model", "workload.sublayer", "workload.layer", "workload.tp", "workload.gemm.m", "workload.gemm.n",
         "workload.gemm.k", "workload.collective.gpus",

@@ -19,7 +19,7 @@ from t3sim.config.yaml_loader import Node, Position, type_name
 from t3sim.errors import PluginError, home_of, is_of_a_user
 from t3sim.experiment.planning.sweep import Axis
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.registry import Parameter, unknown_name
+from t3sim.registry import Parameter, present_name, unknown_name
 from t3sim.spelling import spelled_as
 from t3sim.strategies import OverlapStrategy, in_order, overlap_strategies
 from t3sim.units import parse_cycles
@@ -165,6 +165,8 @@ class Decisions:
             shown = f"{key}.{parameter}"
             if parameter not in declared:
                 message = unknown_name(f"parameter of {KINDS[key].split()[-1]} `{name}`", parameter, list(declared))
+                if now := present_name(parameter, declared):
+                    message = f"is called `{now}` now"
                 self.problems.add(child, shown, message, at_key=True)
                 continue
             try:
@@ -172,8 +174,9 @@ class Decisions:
                 declared[parameter].encode(values[parameter])
             except ValueError as error:
                 self.problems.add(child, shown, str(error))
+        given = {present_name(parameter, declared) or parameter for parameter in params}
         for parameter, declaration in declared.items():
-            if declaration.default is None and parameter not in params:
+            if declaration.default is None and parameter not in given:
                 self.problems.report(tree, key, f"`{name}` needs `{key}.{parameter}`")
         if len(self.problems) > before:
             return None

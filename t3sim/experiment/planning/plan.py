@@ -48,6 +48,7 @@ from t3sim.experiment.planning.schema import (
 from t3sim.experiment.planning.shipped import experiment_file
 from t3sim.experiment.planning.sweep import Axis, axes_of, moved_to, overridden, with_set
 from t3sim.experiment.planning.workload import CannotSliceError, WorkloadReader
+from t3sim.strategies import in_order
 from t3sim.units import base_units, format_time
 from t3sim.workload.kernel_choice import fitting_kernels, split
 
@@ -57,7 +58,6 @@ MAX_POINTS_WITH_PROBLEMS = 1000  # number of faulty points after which the other
 BYTES_PER_POINT = 24_000  # of memory, measured: the spec of a point and where each of its values came from
 NOT_OF_A_RUN = ("description", "figures", "max_hours")
 MOST_PLACES = 3  # that the message on a misplaced key lists
-MOVED = {"collective_compute_units": "strategy.collective_compute_units"}  # keys of earlier versions
 TRACED = "the trace's manifest"  # where values come from
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -266,9 +266,7 @@ class _Planner:
         unknown = [(key, key, node) for key, node in root.value.items() if key not in known]
         unknown += [(f"sweep.grid.{a.key}", a.path[0], a.values[0]) for a in axes if a.path[0] not in known]
         for i, (shown, key, node) in enumerate(unknown):
-            if key in MOVED:
-                message = f"is called `{MOVED[key]}` now"
-            elif i < MAX_GUESSES and (places := _places_of(key)):
+            if i < MAX_GUESSES and (places := _places_of(key)):
                 message = f"unknown key `{key}` at the top level; write it as `{'` or `'.join(places)}`"
             else:
                 message = unknown_key(key, "", known, can_guess=i < MAX_GUESSES)
@@ -423,9 +421,10 @@ class _Planner:
 
 
 def _places_of(key: str) -> list[str]:
-    """Return the dotted keys of workload and machine that end in *key*: where one that stands alone may belong."""
+    """Return the dotted keys that end in *key*, of workload, machine and strategy: where a top-level one may belong."""
     sections: dict[str, type[BaseModel]] = {"workload": WorkloadFile, "machine": UniformMachineSpec}
     found = [path for prefix, model in sections.items() for path in paths_to(key, model, prefix)]
+    found += [f"strategy.{key}"] * any(key in entry.parameters for entry in in_order())
     return found if len(found) <= MOST_PLACES else []
 
 

@@ -12,7 +12,7 @@ def record_of(result: SimulationResult) -> RunRecord:
     run, us = result.run, result.ticks.to_us
     workload, layer = run.workload, run.workload.layer
     m, n, k = _shape_of(workload)
-    n_collective = run.strategy_params.get("collective_compute_units")
+    reserved = run.strategy_params.get("communication_units") or None
     gemm_phase, fused, split = result.phase("gemm"), result.phase("fused"), result.phase("split")
     reduce_scatter, all_gather = result.phase("reduce_scatter"), result.phase("all_gather")
     together = fused or split
@@ -49,8 +49,8 @@ def record_of(result: SimulationResult) -> RunRecord:
         m=m, n=n, k=k,
         machine=run.machine.name, strategy=run.strategy, arbitration=policy,
         mca_threshold=_threshold_text(policy, together), mode=run.mode,
-        gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
-        collective_compute_units=n_collective,
+        gemm_compute_units=run.machine.gpu.n_compute_units - reserved if reserved and stages is None else None,
+        communication_units=reserved,
         time_us=us(result.total),
         operator_us=us(result.operator) if result.operator is not None else None,
         gemm_us=time_of(gemm_phase), rs_us=time_of(reduce_scatter), ag_us=time_of(all_gather), fused_us=time_of(fused),
