@@ -1,4 +1,4 @@
-"""Computed times of the operators of a layer that are not simulated (ADR 0016).
+"""Computed times of the operators of a layer that are not simulated (decision 16).
 
 A GEMM runs as its tiles do in the simulator if nothing ever waits for operands: compute units multiply one wave of
 tiles after the other, each as long as a full one, and store the output at the bandwidth of the DRAM, which the write

@@ -12,7 +12,7 @@ from t3sim.selfcheck.machines import modes_of, outcome_of
 from tests.conftest import cases
 
 CASES = Path(__file__).with_name("cases")
-# Explained in ADR 0022.
+# Decision 22 names their causes.
 KEPT_LINES = (6, 15)
 IN_CHANNELS = (27, 35, 39)
 LINK_LAST = (22, 1140, 1164, 1320)
