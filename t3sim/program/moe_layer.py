@@ -72,7 +72,7 @@ class MoeLayer:
     @cached_property
     def n_rows(self) -> int:
         """Rows at the experts of the GPU that has most, since all GPUs have the same buffers; at least one."""
-        return max(1, *(sum(self.op.rows(rank)) for rank in self._ranks))
+        return max(1, self.op.most_rows)
 
     def _narrower(self, element: str) -> int:
         """Return how many times more bits an element of a token has than one of this type, without scales."""
@@ -220,10 +220,10 @@ class MoeLayer:
 
     # --- rows that come back ---------------------------------------------------------------------------
 
-    def _places(self, places: dict[int, Places], distance: Ints, token: Ints, index: Ints) -> Ints:
+    def _places(self, places: list[Places], distance: Ints, token: Ints, index: Ints) -> Ints:
         """Return the number of the place, at the GPU at *distance*, of the *index*-th row of its *token*."""
         found = np.zeros(len(token), np.int64)
-        for rank, one in places.items():
+        for rank, one in enumerate(places):
             at = np.flatnonzero(self.op.ranks.at(self.rank, distance) % len(places) == rank)
             found[at] = one.first[token[at]] + index[at] * one.stride[token[at]]
         return found
@@ -307,8 +307,8 @@ class MoeLayer:
 
     def returns(self, row: int) -> tuple[Buffer, int, tuple[Wait, ...]]:
         """Return the buffer in which rows come back, the first signal that they post, and what holds when all have."""
-        places = [self.op.places_of_rows(rank) for rank in self._ranks]
-        staged = self._buffer("rows that came back", max(1, *(one.n for one in places)), row)
+        n_places = max(1, *(one.n for one in self.op.places_of_rows))
+        staged = self._buffer("rows that came back", n_places, row)
         arrived = self.memory.signal(f"{self.label}combined", self.n).first
         counts = np.bincount(self.op.sent(self.rank).distance, minlength=self.n)
         return staged, arrived, tuple(Wait(arrived + d, int(n) * row) for d, n in enumerate(counts) if n)
@@ -321,15 +321,14 @@ class MoeLayer:
 
     def return_places(self, distance: Ints, token: Ints, index: Ints) -> Ints:
         """Return the number of the place, at the GPU at *distance*, of the *index*-th row of its *token*."""
-        places = {rank: self.op.places_of_rows(rank) for rank in self._ranks}
-        return self._places(places, distance, token, index)
+        return self._places(self.op.places_of_rows, distance, token, index)
 
     def final_sum(
         self, staged: Buffer, after: tuple[Wait, ...], row: int, *, name: str, **more: Any
     ) -> list[Operation]:
         """Return the sums of the rows of each token, when all have come back."""
         results = self.results()
-        own = self.op.places_of_rows(self.rank)
+        own = self.op.places_of_rows[self.rank % len(self._ranks)]
         starts = np.flatnonzero(np.diff(own.count, prepend=-1))
         starts = starts[own.count[starts] > 0]
         if not len(starts):

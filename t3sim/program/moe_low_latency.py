@@ -24,7 +24,7 @@ from t3sim.program.operations import (
     Operation,
     Rows,
 )
-from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, in_columns, steps, waiting
+from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, in_columns, joined, steps, waiting
 
 LOW_LATENCY_WARPS = 32  # of a workgroup, as in DeepEP
 
@@ -75,7 +75,7 @@ class LowLatencyLayer(MoeLayer):
                           self._round_trip(away[-1:], ended)]  # fmt: skip
             parts.append(steps(1, n_granules=1, n_operands=0, kept_at=kept.first + at, post_signal=ended))
             parts += [waiting(np.array([ended]), np.array([n_columns])), flags[column]]
-            columns.append(np.concatenate(parts))
+            columns.append(joined(parts))
         send = self.kernel("low-latency dispatch, send", in_columns(columns), LOW_LATENCY_WARPS,
                             UNROLLED_BYTES, makes=converted, wake=0, **more)  # fmt: skip
         number = np.arange(len(held.token))
@@ -116,7 +116,7 @@ class LowLatencyLayer(MoeLayer):
         each = op.routing.experts_per_gpu
         columns = self._by_group(sends, held.distance * each + held.expert, NONE, n_groups, n_columns, row)
         flags = self._group_flags("combine", arrived, n_columns, for_experts=False)
-        columns = [np.concatenate(both) for both in zip(columns, flags, strict=True)]
+        columns = [joined(both) for both in zip(columns, flags, strict=True)]
         send = self.kernel("low-latency combine, send", in_columns(columns), LOW_LATENCY_WARPS, UNROLLED_BYTES,
                            wake=0, **more)  # fmt: skip
         n_flags = [each * (one.signal - arrived < op.ranks.per_node) for one in total]
@@ -152,7 +152,7 @@ class LowLatencyLayer(MoeLayer):
             mine = np.arange(number * n_groups, min((number + 1) * n_groups, len(lane)))
             mine = mine[is_near[mine]]
             away = distance[mine][distance[mine] != 0]
-            columns.append(np.concatenate([self._round_trip(away[-1:], signal), batched(told[mine], 0 * lane[mine])]))
+            columns.append(joined([self._round_trip(away[-1:], signal), batched(told[mine], 0 * lane[mine])]))
         return columns
 
     def _by_group(self, every: Steps, group: Ints, signal: int, n_groups: int, n_columns: int, row: int) -> list[Steps]:
@@ -170,7 +170,7 @@ class LowLatencyLayer(MoeLayer):
                 least = (group[:, None] == which).sum(axis=0) * row + is_near
                 column.append(waiting(signal + which[least > 0], least[least > 0]))
             column.append(by_one_warp(batched(every[mine], 0 * mine), UNROLLED_BYTES // granule))
-            columns.append(np.concatenate(column))
+            columns.append(joined(column))
         return columns
 
     def _low_latency_grid(self, more: dict[str, Any]) -> tuple[int, int]:

@@ -24,7 +24,7 @@ import numpy as np
 from t3sim.program.moe_normal import NEW, NormalLayer
 from t3sim.program.moe_operator import MoeOperator, TokenCopies, position_in
 from t3sim.program.operations import NONE, STORE, Ints, Memory, Operation, Post, Wait
-from t3sim.program.row_steps import Steps, batched, copies_to, in_columns, steps, waiting
+from t3sim.program.row_steps import Steps, batched, copies_to, in_columns, joined, steps, waiting
 
 # Tokens of a message, up to 16 GPUs and beyond: DeepEP's ``get_dispatch_config`` and ``get_combine_config``.
 FEW_GPUS = 16
@@ -137,8 +137,8 @@ class MoeNodes(NormalLayer):
             tell = steps(node - 1, n_operands=0, n_granules=1, send=STORE, distance=near, post_signal=told[number],
                          destination=first + self.op.ranks.back(near) * line)  # fmt: skip
             column += [tell, waiting(np.array([told[number]]), np.array([node - 1]))] if node > 1 else []
-        kernel = self.kernel(name, np.concatenate(column).reshape(-1, 1), 1, posts=(Post(over[0]),), **more)
-        sends = np.concatenate(messages)
+        kernel = self.kernel(name, joined(column).reshape(-1, 1), 1, posts=(Post(over[0]),), **more)
+        sends = joined(messages)
         return [kernel, *self.messages(name, sends, 0 * sends["n_granules"])], Wait(over[0], 1)
 
     def _kernels(
@@ -218,10 +218,10 @@ class MoeNodes(NormalLayer):
         if not hasattr(self, "reduced"):
             self.reduced = self._buffer("rows of tokens", self.n_copies, row)
             self.inputs = (self._copies_made(self.reduced),)
-        places = {rank: op.places_of_visits(rank) for rank in self._ranks}
+        places = op.places_of_visits
         staged = self._buffer("rows of the node", self._most(lambda rank: len(op.forwards(rank).copy)), row)
         sending = self._buffer("sums to send", self._most(lambda rank: len(op.visits_held(rank).token)), row)
-        back = self._buffer("rows that came back", max(1, *(one.n for one in places.values())), row)
+        back = self._buffer("rows that came back", max(1, *(one.n for one in places)), row)
         results = self.results()
         n_lanes, most = op.ranks.n_nodes * c, COMBINE_MESSAGE[op.n > FEW_GPUS]
         ready, come = (self.memory.signal(self.label + name, n_lanes).first for name in ("summed", "came back"))

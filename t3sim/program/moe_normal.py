@@ -36,7 +36,7 @@ from t3sim.program.operations import (
     Rows,
     Wait,
 )
-from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, in_columns, parted, steps, waiting
+from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, in_columns, joined, parted, steps, waiting
 
 DISPATCH_CHUNK, COMBINE_CHUNK = 6, 4  # tokens that a sender stores for each GPU at a time, as in DeepEP
 NORMAL_WARPS = 24  # of a workgroup, as in DeepEP
@@ -108,8 +108,8 @@ class NormalLayer(MoeLayer):
         if not hasattr(self, "reduced"):
             self.reduced = self._buffer("rows of tokens", self.n_copies, row)
             self.inputs = (self._copies_made(self.reduced),)
-        places = {rank: op.places_of_copies(rank) for rank in self._ranks}
-        staged = self._buffer("rows that came back", max(1, *(one.n for one in places.values())), row)
+        places = op.places_of_copies
+        staged = self._buffer("rows that came back", max(1, *(one.n for one in places)), row)
         arrived = self.memory.signal(f"{self.label}combined", self.n * c).first
         results = self.results()
         held, sent = op.copies_held(self.rank), op.copies_sent(self.rank)
@@ -185,7 +185,7 @@ class NormalLayer(MoeLayer):
                     *(batched(part, 0 * one) for part in parted(sends[one], data)),
                     self._round_trip(away[-1:], arrived), batched(tell, 0 * to),
                 ]  # fmt: skip
-            columns.append(np.concatenate(column))
+            columns.append(joined(column))
         return columns
 
     def _receiving(
@@ -215,7 +215,7 @@ class NormalLayer(MoeLayer):
                 most = np.zeros(len(found), np.int64)
                 np.maximum.at(most, np.searchsorted(found, which[which != NONE]), least[which != NONE])
                 column += [before, waiting(found, most), batched(every[one], 0 * one), behind]
-            columns.append(np.concatenate(column))
+            columns.append(joined(column))
         return columns
 
     def _words(self, buffer: Buffer, number: int, n: int | None = None) -> Steps:
@@ -281,7 +281,7 @@ class NormalLayer(MoeLayer):
             tell = steps(self.n - 1, n_operands=0, n_granules=1, send=STORE, distance=distance, destination=there,
                          post_signal=told[number])  # fmt: skip
             column += [tell, waiting(np.array([told[number]]), np.array([self.n - 1]))] if self.n > 1 else []
-        table = np.concatenate(column).reshape(-1, 1)
+        table = joined(column).reshape(-1, 1)
         return self.kernel(name, table, 1, posts=(Post(over[0]),), **more), Wait(over[0], 1)
 
     def _granules_of_counts(self) -> int:

@@ -15,6 +15,7 @@ Pinned by ``tests/program/test_moe_operator.py``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -282,6 +283,18 @@ class MoeOperator:
         found[self._by_expert] = np.arange(len(gpu)) - np.searchsorted(gpu, gpu)
         return found
 
+    @cached_property
+    def _n_rows(self) -> Ints:
+        """Rows of each expert, [GPU, expert]."""
+        every, each = self._every, self.routing.experts_per_gpu
+        numbers = every["gpu"] * each + every["expert"]
+        return np.bincount(numbers, minlength=self.n * each).reshape(self.n, each)
+
+    @property
+    def most_rows(self) -> int:
+        """Return the rows at the experts of the GPU that has most."""
+        return int(self._n_rows.sum(axis=1).max())
+
     def sent(self, rank: int) -> SentRows:
         """Return the rows of the tokens of *rank*."""
         every, of = self._every, self._of_source(rank)
@@ -291,17 +304,16 @@ class MoeOperator:
 
     def held(self, rank: int) -> HeldRows:
         """Return the rows of the experts of *rank*."""
-        every = self._every
-        gpus = every["gpu"][self._by_expert]
-        of = self._by_expert[slice(*np.searchsorted(gpus, (rank, rank + 1)))]
+        every, n_rows = self._every, self._n_rows.sum(axis=1)
+        first = int(n_rows[:rank].sum())
+        of = self._by_expert[first : first + int(n_rows[rank])]
         names = "token", "choice", "index"
         back = self.ranks.back(every["distance"][of])
         return HeldRows(every["expert"][of], back, *(every[name][of] for name in names))
 
     def rows(self, rank: int) -> list[int]:
         """Return the rows of each expert of *rank*."""
-        found = np.bincount(self.held(rank).expert, minlength=self.routing.experts_per_gpu)
-        return [int(n) for n in found]
+        return [int(n) for n in self._n_rows[rank]]
 
     @cached_property
     def _copies(self) -> dict[str, Ints]:
@@ -332,7 +344,7 @@ class MoeOperator:
         copy[order] = np.arange(len(order)) - np.searchsorted(gpu[order], gpu[order])
         return {
             "source": source, "token": token, "distance": distance, "gpu": gpu, "copy": copy, "choices": choices,
-            "order": order, "index": position_in(source * self.n_tokens + token), "key": pairs,
+            "order": order, "held_by": gpu[order], "index": position_in(source * self.n_tokens + token), "key": pairs,
         }  # fmt: skip
 
     def copies_sent(self, rank: int) -> TokenCopies:
@@ -351,35 +363,51 @@ class MoeOperator:
         """Return the copies of tokens that *rank* has got over its rail for the GPUs of its node, in their order."""
         return self._held_of(self._visits, rank)
 
+    @cached_property
+    def _forwards(self) -> dict[str, Ints]:
+        """Every copy and the visit that brings it to the node of its GPU, rank by rank as ``forwards`` has them."""
+        copies, visits = self._copies, self._visits
+        on_rail = copies["key"] - copies["distance"] + self._rail(copies["distance"])
+        at = np.searchsorted(visits["key"], on_rail)
+        found = {
+            "gpu": visits["gpu"][at], "visit": visits["copy"][at], "distance": copies["distance"] % self.ranks.per_node,
+            "copy": copies["copy"],
+        }  # fmt: skip
+        order = np.lexsort((found["distance"], found["visit"], found["gpu"]))
+        return {name: values[order] for name, values in found.items()}
+
     def forwards(self, rank: int) -> Forwards:
         """Return what *rank* forwards of ``visits_held``, visit by visit, the nearest GPU of the node first."""
-        copies, visits = self._copies, self._visits
-        at = np.searchsorted(visits["key"], copies["key"] - copies["distance"] + self._rail(copies["distance"]))
-        mine = np.flatnonzero(visits["gpu"][at] == rank)
-        distance = copies["distance"][mine] % self.ranks.per_node
-        mine = mine[order := np.lexsort((distance, visits["copy"][at[mine]]))]
-        return Forwards(visits["copy"][at[mine]], distance[order], copies["copy"][mine])
+        of = slice(*np.searchsorted(self._forwards["gpu"], (rank, rank + 1)))
+        return Forwards(*(self._forwards[name][of] for name in ("visit", "distance", "copy")))
 
     def _sent_of(self, found: dict[str, Ints], rank: int) -> TokenCopies:
         of = slice(*np.searchsorted(found["source"], (rank, rank + 1)))
         return TokenCopies(*(found[name][of] for name in ("token", "distance", "copy", "choices", "index")))
 
     def _held_of(self, found: dict[str, Ints], rank: int) -> TokenCopies:
-        of = found["order"][slice(*np.searchsorted(found["gpu"][found["order"]], (rank, rank + 1)))]
+        of = found["order"][slice(*np.searchsorted(found["held_by"], (rank, rank + 1)))]
         back = self.ranks.back(found["distance"][of])
         return TokenCopies(found["token"][of], back, *(found[name][of] for name in ("copy", "choices", "index")))
 
-    def places_of_rows(self, rank: int) -> Places:
-        """Return where the rows of the tokens of *rank* come back, one for each expert."""
-        return places_of(np.bincount(self.sent(rank).token, minlength=self.n_tokens))
+    @cached_property
+    def places_of_rows(self) -> list[Places]:
+        """Where the rows of the tokens of each GPU that may differ come back, one for each expert."""
+        return self._places(self.sent)
 
-    def places_of_copies(self, rank: int) -> Places:
-        """Return where the rows of the tokens of *rank* come back, one for each GPU."""
-        return places_of(np.bincount(self.copies_sent(rank).token, minlength=self.n_tokens))
+    @cached_property
+    def places_of_copies(self) -> list[Places]:
+        """Where the rows of the tokens of each GPU that may differ come back, one for each GPU."""
+        return self._places(self.copies_sent)
 
-    def places_of_visits(self, rank: int) -> Places:
-        """Return where the rows of the tokens of *rank* come back, one for each node."""
-        return places_of(np.bincount(self.visits_sent(rank).token, minlength=self.n_tokens))
+    @cached_property
+    def places_of_visits(self) -> list[Places]:
+        """Where the rows of the tokens of each GPU that may differ come back, one for each node."""
+        return self._places(self.visits_sent)
+
+    def _places(self, sent: Callable[[int], SentRows | TokenCopies]) -> list[Places]:
+        """Return the places for what each GPU that may differ has *sent*."""
+        return [places_of(np.bincount(sent(rank).token, minlength=self.n_tokens)) for rank in self.representatives]
 
     def _of_source(self, rank: int) -> slice:
         return slice(*np.searchsorted(self._every["source"], (rank, rank + 1)))

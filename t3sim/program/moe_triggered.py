@@ -19,7 +19,7 @@ from t3sim.program.moe_fused import FusedLayer, Returned
 from t3sim.program.moe_layer import program_of_stages
 from t3sim.program.moe_operator import MoeOperator, position_in
 from t3sim.program.operations import DMA, NONE, STORE, UPDATE, Ints, Moves, Operation, Program, Wait
-from t3sim.program.row_steps import Steps, batched, in_columns, steps, waiting
+from t3sim.program.row_steps import Steps, batched, in_columns, joined, steps, waiting
 
 DISPATCH_STREAM, COMBINE_STREAM = 0, 3
 
@@ -98,7 +98,7 @@ class TriggeredLayer(FusedLayer):
                 least = np.count_nonzero(block == block[rows[0]]) * sends["n_granules"][0]
                 column.append(waiting(np.array([signal + block[rows[0]]]), np.array([least])))
             column.append(batched(sends[rows], 0 * rows))
-        table = in_columns([np.concatenate(column) for column in columns])
+        table = in_columns([joined(column) for column in columns])
         lines = -(-int(sends["n_granules"][0]) // self.op.line)
         return [Moves(name=name, steps=table, engine=DMA, launch=0, traffic_class=1, stream=stream,
                       wavefronts=(ROWS_OF_COMMAND, lines))]  # fmt: skip

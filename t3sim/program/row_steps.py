@@ -36,6 +36,11 @@ def copies_to(distance: Ints, operand: Ints, there: Ints, n_granules: int, signa
     )  # fmt: skip
 
 
+def joined(parts: Sequence[Steps]) -> Steps:
+    """Return *parts* one after the other; NumPy would find their common type anew, field by field."""
+    return np.concatenate(parts, dtype=STEP)
+
+
 def waiting(signals: Ints, at_least: Ints) -> Steps:
     """Return steps that only wait."""
     return steps(len(signals), n_operands=0, wait_signal=signals, wait_at_least=at_least)
