@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
 
 from t3lab.measurements.columns import ANY_DEVICE, Column, Kind, Peaks, Row, Value
 from t3lab.measurements.words import ALL_LANES, COLLECTIVES, LOCAL, MOVED
 from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
+from t3sim.config.experts import experts_spec, routing_called
+from t3sim.workload.routings import routing_of
 
 ROUNDING = 0.01  # files round times to 10 ns and rates to two digits; a wrong rate is off by far more than 1 %
 ROUNDING_ABSOLUTE = 0.0101  # of a rate or time that was rounded to two digits
@@ -38,6 +43,44 @@ def collective_bytes(row: Row) -> float:
 def memory_bytes(row: Row) -> float:
     """Return bytes that a streaming kernel reads plus writes."""
     return MOVED.get(str(row["pattern"]).split()[0], 0) * float(row["bytes"])
+
+
+def rows_bytes(row: Row) -> float:
+    """Return bytes of a token for each expert that it chooses."""
+    return float(row["tokens_per_gpu"]) * int(row["top_k"]) * _token_bytes(row)
+
+
+def gpus_bytes(row: Row) -> float:
+    """Return bytes of a token for each GPU that has experts of it, its own included."""
+    return _bytes_of_copies(row, int(row["gpus"]))
+
+
+def hosts_bytes(row: Row) -> float:
+    """Return bytes of a token for each host that has experts of it, its own included."""
+    return _bytes_of_copies(row, int(row.get("hosts", 1)))
+
+
+def _token_bytes(row: Row) -> float:
+    element = ELEMENT_TYPES[str(row.get("element") or DEFAULT_TYPE)]
+    return float(row["hidden"]) * float(element.stored_bits) / 8
+
+
+def _bytes_of_copies(row: Row, n_places: int) -> float:
+    names = "tokens_per_gpu", "top_k", "experts", "groups", "top_groups"
+    numbers = tuple(int(row[name]) if row.get(name) else None for name in names)
+    return _copies(n_places, str(row["routing"]), numbers) * _token_bytes(row)
+
+
+@cache
+def _copies(n_places: int, routing: str, numbers: tuple[int | None, ...]) -> int:
+    """Return how many copies the tokens of a GPU have if each has one for each of the equal places of its experts."""
+    tokens, top_k, n_experts, groups, top_groups = numbers
+    experts = experts_spec(
+        n_experts=n_experts, top_k=top_k, hidden=1, intermediate=1, tokens_per_gpu=tokens, ep=1, groups=groups,
+        top_groups=top_groups, routing=routing_called(routing),
+    )  # fmt: skip
+    place = np.sort(routing_of(experts).experts[0] * n_places // experts.n_experts, axis=1)
+    return len(place) + int((np.diff(place, axis=1) > 0).sum())
 
 
 def gemm_floor(row: Row, peaks: Peaks) -> tuple[float, str]:

@@ -135,6 +135,20 @@ ROUTED = (
     ROUTING,
 )
 WEIGHTS = _text("weights", "type of the weights, if it is another than `element`", tuple(ELEMENT_TYPES), default="")
+HOSTS = _count("hosts", "", "hosts that the GPUs are in, each with as many; empty: one")
+GROUPS = (
+    _count("groups", "", "groups of experts, of which a token takes `top_groups`; empty: no such limit"),
+    _count("top_groups", "", "groups that the experts of a token may come from"),
+)
+# As DeepEP's tests count: copies that stay on the GPU or on its host are counted too.
+EXCHANGE_RATES = (
+    _rate("row_gbps", "GB/s", "bytes of a token for each of its experts", lambda row: floors.rows_bytes(row) / 1e3,
+          "tokens_per_gpu, hidden, top_k, element"),
+    _rate("gpu_gbps", "GB/s", "bytes of a token for each GPU with experts of it, its own included,",
+          lambda row: floors.gpus_bytes(row) / 1e3, "the routing, gpus, hidden, element"),
+    _rate("host_gbps", "GB/s", "bytes of a token for each host with experts of it, its own included,",
+          lambda row: floors.hosts_bytes(row) / 1e3, "the routing, hosts, hidden, element"),
+)  # fmt: skip
 SOURCE = _text("source", "who measured it: rows of one source are a table")
 
 
@@ -363,14 +377,14 @@ _ALL = (
         _text("kernel", "what did it, like deepep_normal or deepep_low_latency"),
         _time("time_us", "median", floors.exchange_floor),
         optional=(*EDGES, _whole("sms", "SMs that the kernel has", key=True),
-                  _count("hosts", "", "hosts that the GPUs are in; empty: one"), ELEMENT, SOURCE),
+                  HOSTS, *GROUPS, ELEMENT, SOURCE, *EXCHANGE_RATES),
     ),
     _kind(
         "moe", "a layer of routed experts on all GPUs: dispatch, two grouped GEMMs, combine",
         *ROUTED, _count("intermediate", "elements", "intermediate size of an expert, which is gated"),
         _text("kernel", "what did it, like mega_moe; or a strategy of t3sim"),
         _time("time_us", "median", floors.experts_floor),
-        optional=(*EDGES, _count("hosts", "", "hosts that the GPUs are in; empty: one"), ELEMENT, WEIGHTS, SOURCE,
+        optional=(*EDGES, HOSTS, *GROUPS, ELEMENT, WEIGHTS, SOURCE,
                   _text("parameters", "of a strategy of t3sim, like compute_units=24")),
     ),
     _kind(

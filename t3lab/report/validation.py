@@ -142,24 +142,34 @@ class Validation:
 
     @cached_property
     def groups(self) -> list[tuple[Group, pd.DataFrame]]:
-        """The groups that have points, with them."""
-        by_kind = dict(iter(self.points.groupby("kind")))
+        """The groups that have points, with them; a kind without a group is one for each kernel that it has."""
+        by_kind = dict(iter(self.points.groupby("kind", sort=False)))
         found = [(group, by_kind[group.kind].query(group.part)) for group in GROUPS if group.kind in by_kind]
-        return [*((group, members) for group, members in found if len(members)), *self._tables]
+        named = {group.kind for group in GROUPS}
+        others = [one for kind in by_kind if kind not in named for one in _by(by_kind[kind], str(kind), ["kernel"])]
+        return [*((group, members) for group, members in found if len(members)), *others, *self._operators]
 
     @cached_property
-    def _tables(self) -> list[tuple[Group, pd.DataFrame]]:
+    def _operators(self) -> list[tuple[Group, pd.DataFrame]]:
         """Operators by who measured them, what was measured and how they overlap."""
         named = self.points[(self.points["kind"] == "operators") & self.points["source"].notna()]
-        if named.empty:  # nor has its table a column of operators
-            return []
-        by = named.groupby([named["source"], named["op"], named["strategy"].fillna("")], sort=False)
-        return [(Group(f"{source}: {op} {way}".strip(), "operators"), members) for (source, op, way), members in by]
+        return _by(named, "operators", ["op", "strategy"]) if len(named) else []  # else without a column of operators
 
     def worst(self, n: int) -> pd.DataFrame:
         """Return the *n* points with the largest errors of times, worst first."""
         times = self.points[(self.points["unit"] != "ratio") & self.points["error"].notna()]
         return times.sort_values("error", key=abs, ascending=False, kind="stable").head(n)
+
+
+def _by(points: pd.DataFrame, kind: str, columns: Sequence[str]) -> list[tuple[Group, pd.DataFrame]]:
+    """Return a group of *points* for each source and each text of *columns*, titled by them."""
+    texts = [points[name].fillna("").astype(str) for name in ("source", *columns) if name in points]
+    found = []
+    for key, members in points.groupby(texts, sort=False):
+        source, *words = map(str, key)
+        title = " ".join(words if kind == "operators" else [kind, *words]).strip()
+        found.append((Group(f"{source}: {title}" if source else title, kind), members))
+    return found
 
 
 def read_validation(folder: str | Path) -> Validation:

@@ -131,6 +131,14 @@ class TestSummary:
         [pushed] = [summary_of(members) for group, members in found if group.title.endswith("push")]
         assert (pushed.mape, pushed.wmape) == (pytest.approx((0.2 + 1 / 30) / 2), pytest.approx(3 / 40))
 
+    def test_a_kind_without_a_group_is_one_for_each_source_and_kernel(self, tmp_path: Path) -> None:
+        points = [point("dispatch", n, 10.0, 11.0, kernel=kernel) for n, kernel in enumerate(("a", "b", "b"))]
+        points.append(point("dispatch", 5, 10.0, 11.0, kernel="b", source="a paper"))
+        found = read_validation(write_tables(tmp_path, points)).groups
+        assert {group.title: len(members) for group, members in found} == {
+            "dispatch a": 1, "dispatch b": 2, "a paper: dispatch b": 1
+        }  # fmt: skip
+
     def test_nothing_simulated_has_no_errors(self, folder: Path) -> None:
         points = read_validation(folder).points
         assert summary_of(points[points["kind"] == "memory"]) == Summary(0)

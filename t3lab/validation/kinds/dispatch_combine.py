@@ -22,7 +22,7 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
         exchange, element = str(row["exchange"]), row.values.get("element")
         name = "element" if exchange == "dispatch" else "combine_element"  # tokens go in the type of the GEMMs
         given = {} if not element else {name: element}
-        experts = experts_of_row(row, intermediate=ANY_WIDTH, **given)
+        experts = experts_of_row(row, machine, intermediate=ANY_WIDTH, **given)
         strategy, params = strategy_of_row(row, machine)
         return one(Term(RoutedExperts(machine, bench.kernels, experts, strategy, params, exchange)))
 

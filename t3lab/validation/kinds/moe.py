@@ -20,7 +20,7 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
 
     def make() -> Comparison:
         types: dict[str, Any] = {name: row.values[name] for name in ("element", "weights") if row.values.get(name)}
-        experts = experts_of_row(row, intermediate=int(row["intermediate"]), **types)
+        experts = experts_of_row(row, regime.machine, intermediate=int(row["intermediate"]), **types)
         strategy, params = strategy_of_row(row, regime.machine)
         return one(Term(RoutedExperts(regime.machine, bench.kernels, experts, strategy, params)))
 

@@ -32,13 +32,22 @@ PARAMETERS: dict[str, Params] = {"deepep_normal": (("layout", "cached"),)}
 UNITS = "communication_units"  # the parameter of a strategy for the SMs of dispatch and combine
 
 
-def experts_of_row(row: Measurement, **more: Any) -> ExpertsSpec:
-    """Return the layer that *row* is of; raises ``ValueError`` if there is no such one."""
-    if int(row.values.get("hosts", 1)) > 1:
-        raise NotSimulatedError(f"{row['hosts']} hosts: dispatch and combine between hosts are not simulated")
+def experts_of_row(row: Measurement, machine: MachineSpec, **more: Any) -> ExpertsSpec:
+    """Return the layer that *row* is of; raises ``ValueError`` if there is no such one, or not on *machine*."""
+    gpus, hosts = int(row["gpus"]), int(row.values.get("hosts", 1))
+    if gpus % hosts:
+        raise NotSimulatedError(f"{gpus} GPUs in {hosts} hosts: hosts have equal numbers of GPUs")
+    each, per_node = gpus // hosts, machine.link.gpus_per_node
+    if hosts > 1 and per_node != each:
+        nodes = "is one host" if per_node is None else f"has nodes of {per_node}"
+        needed = f"`link.topology: two-level`, `link.gpus_per_node: {each}` and a `link.nic`"
+        raise NotSimulatedError(f"{hosts} hosts of {each} GPUs: {machine.name} {nodes}; give {needed}")
+    if hosts == 1 and per_node is not None and each > per_node:
+        raise NotSimulatedError(f"one host of {each} GPUs: {machine.name} has nodes of {per_node}")
+    groups = {name: int(row[name]) for name in ("groups", "top_groups") if row.values.get(name)}
     return experts_spec(
-        n_experts=int(row["experts"]), top_k=int(row["top_k"]), hidden=int(row["hidden"]), ep=int(row["gpus"]),
-        tokens_per_gpu=int(row["tokens_per_gpu"]), routing=routing_called(str(row["routing"])), **more,
+        n_experts=int(row["experts"]), top_k=int(row["top_k"]), hidden=int(row["hidden"]), ep=gpus,
+        tokens_per_gpu=int(row["tokens_per_gpu"]), routing=routing_called(str(row["routing"])), **groups, **more,
     )  # fmt: skip
 
 
