@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,11 @@ class Measurements:
     def are_rested(self, row: Measurement) -> bool:
         """Return whether the GPUs rested before each group of loops of a row: the power limit then slows down none."""
         return REST_MS in self._provenance_of(row)
+
+    def nccl_version(self, row: Measurement) -> tuple[int, ...] | None:
+        """Return the version of NCCL that a provenance states (``nccl``) for a row, like (2, 28, 9); None: none."""
+        stated = str(self._provenance_of(row).get("nccl", ""))
+        return tuple(map(int, stated.split("."))) if re.fullmatch(r"\d+(\.\d+)+", stated) else None
 
     def operating_point(self, row: Measurement) -> OperatingPoint | None:
         """Return the operating point that a provenance states for the GEMMs of a row; None: it states none."""

@@ -33,7 +33,9 @@ OPS: dict[str, Collective] = {
     "reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce",
     "all_to_all": "all-to-all", "send_recv": "send-receive", "broadcast": "broadcast",
 }  # fmt: skip
-RINGS = ("reduce-scatter", "all-gather", "all-reduce")  # whose protocol is chosen by size
+RINGS = ("reduce-scatter", "all-gather", "all-reduce", "broadcast")  # whose protocol is chosen by expected times
+EXCHANGES = ("all-to-all", "send-receive")  # groups of sends and receives
+LL_BY_PART_FROM = (2, 29)  # NCCL from which on a message's parts decide whether it has flags in the data
 Make = Callable[[], Comparison]
 
 
@@ -117,12 +119,17 @@ class Bench:
         channels: str = "auto",
         protocol: str = "auto",
         algorithm: str = NCCL,
+        nccl: tuple[int, ...] | None = None,
     ) -> CollectiveAlone:
         """Return the simulation of a collective; what changes nothing (the operating point, its protocol) is left out.
 
-        *algorithm*: the library or kernel of an all-reduce (``collective.direct``).
+        *algorithm*: the library or kernel of an all-reduce (``collective.direct``).  *nccl*: its version, if stated;
+        else groups of sends and receives follow the rule of the machine.
         """
         machine, kernel = self.machine.at_operating_point("boost"), self.machine.gpu.collective_kernel
+        if nccl is not None and op in EXCHANGES:
+            rule = "part" if nccl >= LL_BY_PART_FROM else "peer"
+            machine = with_value(machine, "gpu.collective_kernel.exchange_low_latency", rule)
         is_held = protocol == "Simple" and kernel.kind == "channels"
         if is_held and op in RINGS and protocol_of(kernel, op, gpus, size) != "simple":
             plain = kernel.model_copy(update={"low_latency": None, "low_latency_128": None})

@@ -42,14 +42,18 @@ def protocol_of(spec: CollectiveKernelSpec, op: str, n_gpus: int, size: int) -> 
 
 
 def expected_time(spec: CollectiveKernelSpec, op: str, n_gpus: int, size: int) -> tuple[Protocol, Fraction]:
-    """Return the protocol of rings with the least expected time, and that time (ps), of a machine that states them."""
+    """Return the protocol of rings with the least expected time, and that time (ps), of a machine that states them.
+
+    Of a broadcast NCCL counts one step, with the whole array, where the rings of all channels are the same.
+    """
     assert spec.expected is not None
     n_steps = (n_gpus - 1) * (2 if op == "all-reduce" else 1)  # of a chunk from one device to the next
+    n_steps, n_chunks = (1, 1) if op == "broadcast" else (n_steps, n_gpus)
     tables = {"simple": spec.expected, **{name: one.expected for name, one in spec.flagged.items()}}
 
     def expected_ps(protocol: Protocol) -> Fraction:
         expected = tables[protocol]
-        transfer = Fraction(size * 10**12, n_gpus * expected.bandwidth)
+        transfer = Fraction(size * 10**12, n_chunks * expected.bandwidth)
         return expected.start + n_steps * (expected.step + transfer)
 
     best = min(tables, key=expected_ps)

@@ -9,6 +9,7 @@ part of every chunk, slice by slice, and what arrives lies in a buffer from whic
 inside the data (NCCL's LL and LL128) make what is sent, and what is read from a receive buffer, longer than the data.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeVar
@@ -101,6 +102,20 @@ class Channels:
     flags: Ratio = NO_FLAGS  # granules sent, over granules of data
 
 
+def slices_of(n_granules: int, channels: Channels) -> Iterator[list[list[tuple[int, int]]]]:
+    """Yield, loop by loop, the slices of an array of *n_granules*: of each channel first granule and length."""
+    n, c, line = channels.n_channels, n_granules, channels.line_granules
+    share = -(-c // (n * line)) * line
+    for loop_start in range(0, share, channels.loop_granules):
+        part = min(channels.loop_granules, share - loop_start)
+        each = max(-(-part // (channels.n_slices * line)) * line, channels.least_slice_granules)
+        bounds = [(loop_start + i * each, loop_start + min((i + 1) * each, part)) for i in range(channels.n_slices)]
+        yield [
+            [(min(i * share + start, c), max(min(i * share + stop, c) - i * share - start, 0)) for i in range(n)]
+            for start, stop in bounds
+        ]
+
+
 @dataclass(frozen=True)
 class _Operation:
     """What a channel does at one position: chunks by number, -1 for what has just been received."""
@@ -118,7 +133,7 @@ def channelled(op: Op, n_gpus: int, chunk_granules: int, channels: Channels) -> 
     receive-copy-send (n - 2 times), receive.  All-reduce: a reduce-scatter whose last result is gathered at once.
     The input lies at granule 0, then the output, then a receive buffer for each position.
     """
-    n, c, line = n_gpus, chunk_granules, channels.line_granules
+    n, c = n_gpus, chunk_granules
     operations = []
     if op != "all-gather":
         operations += [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]
@@ -128,18 +143,11 @@ def channelled(op: Op, n_gpus: int, chunk_granules: int, channels: Channels) -> 
         operations.append(_Operation((0,) if op == "all-gather" else (n - 1, -1), TO_BOTH, 0))
         operations += [_Operation((-1,), TO_BOTH, p) for p in range(1, n - 1)]
         operations.append(_Operation((-1,), TO_LOCAL, n - 1))
-    share = -(-c // (channels.n_channels * line)) * line
     steps: list[Step] = []
-    for loop_start in range(0, share, channels.loop_granules):
-        part = min(channels.loop_granules, share - loop_start)
-        slice_granules = max(-(-part // (channels.n_slices * line)) * line, channels.least_slice_granules)
+    for slices in slices_of(c, channels):
         for position, operation in enumerate(operations):
-            for slice_start in range(0, channels.n_slices * slice_granules, slice_granules):
-                for channel in range(channels.n_channels):
-                    start = channel * share + loop_start + slice_start
-                    stop = min(channel * share + loop_start + min(slice_start + slice_granules, part), c)
-                    part_of_chunk = min(start, c), max(stop - start, 0)
-                    steps.append(_step_of(operation, position, n, c, part_of_chunk, channels.flags))
+            for of_channels in slices:
+                steps += [_step_of(operation, position, n, c, part, channels.flags) for part in of_channels]
     n_channels, n_slices = channels.n_channels, channels.n_slices
     return CollectiveSchedule(tuple(steps), n_channels, n_channels, n_slices, channels.protocol, channels.flags)
 

@@ -139,6 +139,12 @@ class CollectiveKernelSpec(Spec):
         None,
         description="Launch of a group of sends and receives (all-to-all), like `launch`. If omitted, as `launch`.",
     )
+    exchange_low_latency: Literal["part", "peer"] = Field(
+        "part",
+        description="What may have 16 KiB with flags in the data (`low_latency`) in a group of sends and receives: "
+        "`part`, each channel that a message is cut into (NCCL 2.29); `peer`, each channel that a peer may have, "
+        "whatever the message takes of them (NCCL 2.27 and 2.28).",
+    )
     nvls: NvlsSpec | None = Field(
         None, description="Collectives in the switch, like NCCL's NVLS. If omitted, they are not available."
     )

@@ -3,10 +3,10 @@
 The data for a peer are cut into parts, as few as give each channel one peer (``parts_of_peer``), each on a channel of
 its own; parts of different peers take different channels.  A part goes to a receive buffer of the peer piece by piece,
 and a receiver copies each piece to the output when it has arrived.  Senders and receivers of a channel are groups of
-warps (``exchange_warps``), of different peers: only who waits for a flag pays for fence and barrier.  Messages of at
-most 16 KiB on a channel have flags in the data (LL).
+warps (``exchange_warps``), of different peers: only a group that waits for a flag pays for fence and barrier.  Short
+messages have flags in the data (LL, ``with_flags``).
 
-Source: NCCL 2.29, ``src/device/sendrecv.h`` (warps), ``src/enqueue.cc`` (``addP2pToPlan``: parts, protocol),
+Source: NCCL 2.27 and 2.29, ``src/device/sendrecv.h`` (warps), ``src/enqueue.cc`` (``addP2pToPlan``: parts, protocol),
 ``src/include/channel.h`` and ``device.h`` (channels of a part).
 Leaves out: that more parts than channels (more GPUs than channels) share the warps of a channel, up to eight of them
 concurrently, here they follow each other; that senders and receivers of a channel share a compute unit.
@@ -16,7 +16,7 @@ Pinned by ``tests/collective/test_all_to_all.py``.
 from collections.abc import Sequence
 
 from t3sim.collective.schedule import NO_FLAGS, Ratio, places_for, sent_granules
-from t3sim.config.collective_kernel import FlaggedProtocolSpec
+from t3sim.config.collective_kernel import CollectiveKernelSpec, FlaggedProtocolSpec
 from t3sim.program.kernels import program
 from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, Wait, table
 from t3sim.program.operator import Operator
@@ -24,7 +24,7 @@ from t3sim.program.roles import PIECES_OF_CHUNK, Roles, Step, pieces_of
 
 LEAST_PART = 8  # part of a step of the buffer that is worth a channel
 LONGEST_PART = 32  # steps of the buffer above which more channels are taken
-LONGEST_WITH_FLAGS = 16 << 10  # bytes of a part (NCCL_P2P_LL_THRESHOLD)
+LONGEST_WITH_FLAGS = 16 << 10  # bytes on a channel (NCCL_P2P_LL_THRESHOLD)
 
 
 def all_to_all_program(op: Operator, rank: int) -> Program:
@@ -51,8 +51,12 @@ def exchange(op: Operator, c: int, peers: Sequence[int]) -> tuple[Memory, list[M
     step_bytes = max(spec.channel_chunk // PIECES_OF_CHUNK // (line * op.granule), 1) * line * op.granule
     channels = min(spec.exchange_channels or spec.channels, op.machine.gpu.n_compute_units // 2)
     n_parts = parts_of_peer(c * op.granule, n, channels, step_bytes)
-    flagged = spec.low_latency if c * op.granule <= n_parts * LONGEST_WITH_FLAGS else None
-    flags = NO_FLAGS if flagged is None else flagged.sent_over_data(line * op.granule)
+    flagged, flags = with_flags(spec, c * op.granule, n_parts, channels), NO_FLAGS
+    if flagged is not None:
+        flags = flagged.sent_over_data(line * op.granule)
+        if spec.exchange_low_latency == "peer":  # decided before the message is cut into parts
+            n_parts = parts_of_peer(c * op.granule, n, channels, sent_granules(flagged.chunk, flags))
+        step_bytes = in_slices(flagged, -(-c * op.granule // n_parts), line * op.granule)
     places, m = places_for(flags), len(peers)
     data, staged, output = (
         memory.buffer(name, size) for name, size in (("data", m * c), ("staged", m * c * places), ("output", m * c))
@@ -146,6 +150,21 @@ def parts_of_peer(size: int, n: int, channels: int, step: int) -> int:
     while -(-size // n_parts) > LONGEST_PART * step and n_parts <= channels // 2:
         n_parts *= 2
     return n_parts
+
+
+def with_flags(spec: CollectiveKernelSpec, size: int, n_parts: int, channels: int) -> FlaggedProtocolSpec | None:
+    """Return LL if a message of *size* bytes in *n_parts*, to a peer that may have *channels*, takes it; else None.
+
+    Up to 16 KiB for each part (NCCL 2.29), or for each channel that the peer may have (before).
+    """
+    n = n_parts if spec.exchange_low_latency == "part" else channels
+    return spec.low_latency if size <= n * LONGEST_WITH_FLAGS else None
+
+
+def in_slices(flagged: FlaggedProtocolSpec, part: int, line: int) -> int:
+    """Return the bytes that are passed on at a time of a *part* on a channel: whole lines of *line* bytes."""
+    each = max(-(-min(part, flagged.chunk) // flagged.slices), flagged.least_slice)
+    return max(each // line, 1) * line
 
 
 def _role(

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from t3lab.cli.validate import machine_of
+from t3lab.measurements.samples import Measurements
+from t3lab.validation.bench import Bench
+from t3lab.validation.simulation import with_value
+from t3sim.config.presets import load_tiling
 from t3sim.program.all_to_all import all_to_all_program, parts_of_peer
 from t3sim.program.operations import Moves
-from t3sim.program.operator import Operator
+from t3sim.program.operator import Collective, Operator
 from t3sim.program.verify import problems_of
 from t3sim.results.writer import read_results
+from t3sim.system.parts import PhaseStore
 from tests.harness.here import t3sim_here
 from tests.smoke.command_line import simulated
 
@@ -48,6 +53,31 @@ def test_short_messages_have_flags_in_the_data(n: int, size: int, flags: tuple[i
     assert (receive.flags, receive.wavefronts, receive.step_overhead) == (flags, (9, 32), 0)
 
 
+@pytest.mark.parametrize(("size", "parts"), [(64 << 10, 8), (512 << 10, 16), ((512 << 10) + 512, 9)])
+def test_before_2_29_a_message_had_flags_by_what_its_peer_may_have(size: int, parts: int) -> None:
+    """NCCL 2.28: LL up to 16 KiB for each of 32 channels; parts of at least an eighth of a step, 8 KiB with flags."""
+    kernel = {"exchange_low_latency": "peer"}
+    machine = machine_of("h200", ())
+    machine = with_value(machine, "gpu.collective_kernel", machine.gpu.collective_kernel.model_copy(update=kernel))
+    send, _ = all_to_all_program(Operator(machine, 2, None, "all-to-all", 2 * size), 0).operations
+    assert isinstance(send, Moves)
+    distances, lengths = send.steps["distance"], send.steps["n_granules"]
+    used = (distances * lengths > 0).any(axis=0).sum()
+    assert (used, send.flags == (2, 1)) == (parts, size <= 512 << 10)
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "measured_us"),
+    [("send-receive", 64 << 10, 8.40), ("all-to-all", 256 << 10, 8.44), ("broadcast", 512 << 10, 8.74)],
+)
+def test_short_messages_of_two_gpus(op: Collective, size: int, measured_us: float) -> None:
+    """Measured: NCCL 2.28.9 on two H200s (validation/h200-sent-collectives); not fitted."""
+    bench = Bench.of(machine_of("h200", ()), load_tiling("gemm-128x256"), Measurements(Path(), (), {}))
+    simulation = bench.ring(op, size, 2, nccl=(2, 28, 9))
+    simulated_us = simulation.outcome(simulation.result(PhaseStore())).times["time"]
+    assert simulated_us == pytest.approx(measured_us, rel=0.12)
+
+
 @pytest.mark.parametrize(("n", "size"), [(2, 4096), (5, 70_000), (8, 8 * MIB)])
 def test_programs_are_sound(n: int, size: int) -> None:
     operator = Operator(machine_of("h200", ()), n, None, "all-to-all", size)
@@ -60,6 +90,16 @@ def test_values_and_times_in_both_modes(machine: str, tmp_path: Path) -> None:
     folder = simulated(text, tmp_path, "--check", "--data")
     one, all_of_them = read_results(folder / "results.csv")
     assert one.time_us == all_of_them.time_us > 0
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_values_of_a_broadcast_with_flags(n: int, tmp_path: Path) -> None:
+    """It is faster than the same without them, and no GPU but the first had the data."""
+    machine = "{preset: h200, gpu: {l2: {retention: null}}}"
+    text = EXPERIMENT.replace(TINY, machine).replace("all-to-all", "broadcast").replace("gpus: 3", f"gpus: {n}")
+    folder = simulated(text.replace("[mirrored, explicit]", "[explicit]"), tmp_path, "--check", "--data")
+    (row,) = read_results(folder / "results.csv")
+    assert 0 < row.time_us < 10
 
 
 def test_a_ring_of_three_cannot_carry_it(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from t3sim.config.machine import MachineSpec
 
 KIB, MIB = 1 << 10, 1 << 20
 CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo RING proto (\w+)")
-OPS: dict[str, Op] = {"ReduceScatter": "reduce-scatter", "AllGather": "all-gather", "AllReduce": "all-reduce"}
+OPS = {
+    "ReduceScatter": "reduce-scatter", "AllGather": "all-gather", "AllReduce": "all-reduce", "Broadcast": "broadcast"
+}  # fmt: skip
 NAMES = {"LL": "low_latency", "LL128": "low_latency_128", "SIMPLE": "simple"}
 
 
@@ -25,24 +27,25 @@ def h200() -> MachineSpec:
     return machine_of("h200", ())
 
 
-def choices_in(folder: Path) -> list[tuple[Op, int, str]]:
+def choices_in(folder: Path) -> list[tuple[str, int, str]]:
     """NCCL's account of its choices on two GPUs: collective, bytes of the whole array, protocol."""
     found = []
     for line in json.loads((folder / "provenance.json").read_text())["nccl_choices"]:
         match = CHOICE.match(line)
         assert match is not None, line
         op = OPS[match[1]]
-        found.append((op, int(match[2]) * (1 if op == "all-reduce" else 2), NAMES[match[3]]))
+        found.append((op, int(match[2]) * (2 if op in ("reduce-scatter", "all-gather") else 1), NAMES[match[3]]))
     return found
 
 
-def differences(kernel: CollectiveKernelSpec, choices: list[tuple[Op, int, str]]) -> list[tuple[Op, int, str]]:
+def differences(kernel: CollectiveKernelSpec, choices: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
     return [one for one in choices if protocol_of(kernel, one[0], 2, one[1]) != one[2]]
 
 
-def test_the_choice_is_the_one_that_nccl_logs(h200: MachineSpec, repository: Path) -> None:
-    """On two GPUs LL ends between 2 and 4 MiB of RS and AG, and between 1 and 2 MiB of AR."""
-    choices = choices_in(repository / "validation" / "h200" / "two-gpus")
+@pytest.mark.parametrize("folder", ["h200/two-gpus", "h200-sent-collectives"])
+def test_the_choice_is_the_one_that_nccl_logs(folder: str, h200: MachineSpec, repository: Path) -> None:
+    """On two GPUs LL ends between 2 and 4 MiB of RS and AG, and between 1 and 2 MiB of AR and broadcast."""
+    choices = choices_in(repository / "validation" / folder)
     assert {protocol for _, _, protocol in choices} == {"low_latency", "simple"}
     assert differences(h200.gpu.collective_kernel, choices) == []
 

@@ -32,7 +32,8 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
             raise NotSimulatedError(f"{algorithm}: no such algorithm is simulated; those are {', '.join(ALGORITHMS)}")
         if algorithm not in {NCCL, *FORCED.get(op, ())}:
             raise NotSimulatedError(f"{algorithm} is an all-reduce, not {op}")
-        return one(Term(bench.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol, algorithm)))
+        size, gpus, version = int(row["bytes"]), int(row["gpus"]), bench.measurements.nccl_version(row)
+        return one(Term(bench.ring(op, size, gpus, channels, protocol, algorithm, version)))
 
     kind = "collectives" if channels == "auto" else LIMITED
     return [bench.point(row, "time_us", make, kind=kind, host_us=bench.measurements.host_us(row))]
