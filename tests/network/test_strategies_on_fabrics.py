@@ -20,10 +20,11 @@ FABRICS = {
     "two nodes": f"topology: two-level, gpus_per_node: 2, {ROOM}, {NIC}",
 }
 ENGINES = "copy_engines: {number: 1, startup: 1 us, bandwidth: 20 GB/s, max_outstanding_lines: 16}"
-SHAPE = "gemm: {m: 256, n: 256, k: 64}, tp: 4"
+SHAPE = "gemm: {m: 256, n: 128, k: 64}, tp: 4"
 OF_EXPERTS = (
     "experts: {n_experts: 8, top_k: 2, hidden: 256, intermediate: 128, tokens_per_gpu: 16, ep: 4}, operator: moe"
 )
+CHECKED = ("--no-figures", "--check", "--data")
 PLACE = re.compile(r"experiment\.yaml:\d+:\d+: [a-z]+(\.[a-z_]+)*: ")
 # Switches are simulated by the goldens and by `t3sim selfcheck`.
 SIMULATED = ("ring", "mesh", "two nodes")
@@ -63,7 +64,7 @@ def test_every_strategy_runs_or_is_refused_with_a_place(fabric: str, tmp_path: P
             experiment = tmp_path / "experiment.yaml"
             experiment.write_text(experiment_of(name, operator, FABRICS[fabric]), encoding="utf-8")
             is_run = fabric in SIMULATED and i == 0
-            run = ("run", experiment, "-o", tmp_path / name, "--no-figures", "--check", "--data")
+            run = ("run", experiment, "-o", tmp_path / name, "--phases", tmp_path / "phases", *CHECKED)
             done = t3sim_here(*(run if is_run else ("config", "check", experiment)), cwd=tmp_path)
             said = done.stdout + done.stderr
             if done.returncode == 0:
