@@ -150,7 +150,7 @@ def test_spacing_of_what_is_counted() -> None:
 
 @pytest.mark.parametrize(("operator", "strategy"), CASES)
 def test_values_and_times_in_both_modes(operator: str, strategy: str, tmp_path: Path) -> None:
-    text = text_of(operator, strategy).replace("m: 1024", "m: 512")
+    text = text_of(operator, strategy).replace("m: 1024, n: 256", "m: 256, n: 128")
     one, all_of_them = read_results(simulated(text, tmp_path, "--check", "--data") / "results.csv")
     assert one.time_us == all_of_them.time_us > 0
 
