@@ -216,7 +216,7 @@ class Stores:
     pitch: Ints
     to: Ints
     n_to: Ints
-    signal: Ints  # at the receiver: 1 for each granule stored
+    signal: Ints  # at the receiver: 1 for each granule stored; of a tile that is forwarded, where that goes
     updates: Ints  # of each element of the own tile until the tracker calls it complete; 0: it does not count
 
     @classmethod

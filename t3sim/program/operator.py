@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,8 +26,9 @@ Collective = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all",
 class Operator:
     """A GEMM whose output is reduced and scattered, with the all-gather after it (a sublayer); or one collective.
 
-    In the frame of a rank: chunk p of ``trace`` is chunk (rank + p) mod n of the output, and belongs to rank
-    (rank + p + 1) mod n.  So a rank makes the rows of the next one first and its own last (T3 section 4.4).
+    In the frame of a rank: chunk p of ``trace`` is the chunk of the output at distance p, (rank + p) mod n on one node,
+    and belongs to the GPU at distance ``owner(p)``, (p + 1) mod n on one node.  So a rank makes the rows of the next one
+    first and its own last (T3 section 4.4), and with several nodes the rows of the next node first.
 
     Of kind ``ag-gemm``: a GEMM whose A is gathered.  Rank r has chunk r of the rows of A, its *shard*, and makes all
     rows of its columns of the output; so chunk p of ``trace`` multiplies the rows of rank (rank + p) mod n.
@@ -87,6 +88,17 @@ class Operator:
     def moved_bytes(self) -> int:
         """Return the bytes of the array that is gathered or reduced: A in its own type, or the 16-bit output."""
         return moved_bytes(self.shape, self.kind)
+
+    def owner(self, position: Any) -> Any:
+        """Return the distance of the GPU that owns chunk *position*: one GPU and one node further than the position."""
+        each = self.ranks.per_node
+        return self.ranks.at(position, (1 if each > 1 else 0) + (each if self.ranks.n_nodes > 1 else 0))
+
+    def chunk_order(self, rank: int) -> list[int]:
+        """Return the positions of all chunks in the order in which *rank* makes them: from the first or chunk 0 on."""
+        every = np.arange(self.n)
+        found: list[int] = (every if self.staggered else self.ranks.distance(rank, every)).tolist()
+        return found
 
     def chunk(self, position: int) -> range:
         """Return the workgroups of chunk *position* of the trace."""
@@ -150,13 +162,16 @@ class Operator:
 
         *by_owner*: not staggered it is from the tile on that has row 0 of the output.
         """
-        tiles, first = self.tiles.workgroups, 0
-        if not self.staggered:
-            first = self.chunk(-rank).start
-            if by_owner and self.parts is not None:
-                row = -rank % self.n * self.owned_rows()
-                first = int(np.argmax((tiles["row"] <= row) & (row < tiles["row"] + tiles["n_rows"])))
-        return np.roll(np.arange(len(tiles)), -first)
+        tiles, positions = self.tiles.workgroups, self.chunk_order(rank)
+        if self.staggered or not by_owner or self.parts is None:
+            return np.concatenate([np.arange(*self.tiles.chunk_ranges[position]) for position in positions])
+        rows = self.owned_rows()
+        if self.ranks.n_nodes > 1:
+            return np.argsort(np.argsort(positions)[tiles["row"] // rows], kind="stable")
+        row = positions[0] * rows
+        return np.roll(
+            np.arange(len(tiles)), -int(np.argmax((tiles["row"] <= row) & (row < tiles["row"] + tiles["n_rows"])))
+        )
 
     def order_of(self, parts: Ints, *, by_last: bool = False) -> Ints:
         """Return the order of the workgroups of *parts* of ``owned``: by the first part of each or *by_last*."""

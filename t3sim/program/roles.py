@@ -73,7 +73,9 @@ class Roles:
         return table(STEP, rows).reshape(-1, len(columns))
 
 
-def nic_sends(op: Operator, messages: Sequence[Step], stream: int, until: Sequence[Wait] = ()) -> list[Moves]:
+def nic_sends(
+    op: Operator, messages: Sequence[Step], stream: int, until: Sequence[Wait] = (), **more: Any
+) -> list[Moves]:
     """Return *messages* (steps of ``STEP`` that send) dealt to the queue pairs of the network interface, in order."""
     nic = op.machine.link.nic
     n = 0 if nic is None else min(nic.queue_pairs, len(messages))
@@ -81,4 +83,4 @@ def nic_sends(op: Operator, messages: Sequence[Step], stream: int, until: Sequen
         return []
     columns = [messages[i] if i < len(messages) else {} for i in range(-(-len(messages) // n) * n)]
     sends = table(STEP, columns).reshape(-1, n)
-    return [Moves(name="messages", steps=sends, engine=NIC, stream=stream, launch=0, until=tuple(until))]
+    return [Moves(name="messages", steps=sends, engine=NIC, stream=stream, launch=0, until=tuple(until), **more)]

@@ -1,12 +1,13 @@
 """Chunks of the rows of each rank, cut at tile rows and sent one by one during a GEMM of all rows."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from t3sim.errors import UsageError
 from t3sim.program.kernels import in_lines, row_granules, tile_offsets
-from t3sim.program.operations import STORE, Gemm, Signals, tile_granules
+from t3sim.program.operations import STORE, Gemm, Ints, tile_granules
 from t3sim.program.operator import Operator
 from t3sim.registry import Parameter
 
@@ -28,7 +29,7 @@ class RowChunks:
 
     def __init__(self, op: Operator, n: int) -> None:
         tiles, height = op.owned.workgroups, op.tiles.tiling.workgroup_tile[0]
-        self.n_ranks, self.n_rows = op.n, op.owned_rows()
+        self.n_rows = op.owned_rows()
         self.position = tiles["chunk"]
         row = tiles["row"] - self.position * self.n_rows
         begins, band = np.unique(row, return_inverse=True)
@@ -46,33 +47,24 @@ class RowChunks:
         self._line = op.line
         self.number = self.position * self.n + self.chunk
 
-    def stored(self, op: Operator, kernel: Gemm, own: int, others: int, signals: Signals) -> tuple[Gemm, list[int]]:
-        """Return *kernel* with tiles that are stored past the L2 and counted, and the count of each chunk.
-
-        The local rows start at granule *own*, those of the others from *others* on.
-        """
+    def stored(self, kernel: Gemm, first: Ints, signal: Ints) -> Gemm:
+        """Return *kernel* with tiles that are stored past the L2 from the granules *first* on, posting *signal*."""
         stores = kernel.stores.copy()
-        stores.kind[:], stores.pitch[:], stores.signal[:] = STORE, self.pitch, signals.first + self.number
-        of_others = others + self.position * self.size
-        stores.first[:] = np.where(self.position == op.n - 1, own, of_others) + self.inside
-        counts = np.bincount(
-            self.number, op.owned.workgroups["n_rows"] * tile_granules(op.owned, op.granule)[2]
-        ).astype(int)
-        return replace(kernel, stores=stores), counts.tolist()
+        stores.kind[:], stores.pitch[:], stores.first[:], stores.signal[:] = STORE, self.pitch, first, signal
+        return replace(kernel, stores=stores)
 
-    def sends(self, n_granules: int, source: int, stride: int, to: int, size: int) -> list[dict[str, int]]:
-        """Return steps that send each chunk to each other rank, all to the next one first.
+    def n_stored(self, op: Operator) -> list[int]:
+        """Return the granules of the tiles of each chunk of the rows of each rank, in the order of ``number``."""
+        sizes = op.owned.workgroups["n_rows"] * tile_granules(op.owned, op.granule)[2]
+        found: list[int] = np.bincount(self.number, sizes).astype(int).tolist()
+        return found
 
-        The rows of a rank are *n_granules*, and take *size*.  Those for the rank at distance d lie ``source + (d - 1) *
-        stride`` on, and go to the place of this rank there, ``to + (n - d) * size`` on.  A line that is of two chunks
-        is sent with the second one.
+    def pieces(self, n_granules: int | None = None) -> list[tuple[int, int]]:
+        """Return the chunks of the rows of a rank, *n_granules* in all (None: of the output): first granule, length.
+
+        A line that is of two chunks is in the second one.
         """
-        edges = (self._edges * (n_granules // self.n_rows) // self._line * self._line).tolist()
-        edges[-1] = n_granules
-        return [
-            {
-                "n_granules": edges[k + 1] - edges[k], "operand": source + (d - 1) * stride + edges[k],
-                "distance": d, "destination": to + (self.n_ranks - d) * size + edges[k],
-            }
-            for d in range(1, self.n_ranks) for k in range(self.n)
-        ]  # fmt: skip
+        n_all = self.n_granules if n_granules is None else n_granules
+        edges = (self._edges * (n_all // self.n_rows) // self._line * self._line).tolist()
+        edges[-1] = n_all
+        return [(first, stop - first) for first, stop in pairwise(edges)]

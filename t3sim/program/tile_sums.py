@@ -17,17 +17,18 @@ def by_owner_in_turn(op: Operator, rank: int) -> Ints:
     """Return workgroups in the order in which a rank dispatches them: a tile of every owner, then the next of each.
 
     The tile for the next rank comes first, that of the local rows last; not staggered, all ranks begin with the same
-    owner.  ``UsageError`` unless all own as many tiles.
+    owner.  With several nodes the tiles of the owners of a node come before those of the next one, the own node last.
+    ``UsageError`` unless all own as many tiles.
     """
-    first = 0 if op.staggered else -rank
-    chunks = [op.chunk(first + i) for i in range(op.n)]
+    chunks = [op.chunk(position) for position in op.chunk_order(rank)]
     if len({len(chunk) for chunk in chunks}) > 1:
         tile = "x".join(map(str, op.tiles.tiling.workgroup_tile))
         raise UsageError(
             f"workload: {op.tiles.n_workgroups} tiles of {tile} cannot be shared equally by {op.n} GPUs, each of which"
             " reduces its own; take another shape or tiling, or `t3`"
         )
-    return np.stack([np.arange(chunk.start, chunk.stop) for chunk in chunks], axis=1).reshape(-1)
+    tiles = np.stack([np.arange(chunk.start, chunk.stop) for chunk in chunks])
+    return tiles.reshape(op.ranks.n_nodes, op.ranks.per_node, -1).swapaxes(1, 2).reshape(-1)
 
 
 class TileSums:

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from t3sim.errors import UsageError
 from t3sim.program.host import run_by
 from t3sim.program.kernels import copies_of_ranks, gemm, program, refuse_without_engines, total
-from t3sim.program.operations import Barrier, Buffer, Program, Tiles, Wait
+from t3sim.program.node_sums import NODE_SUM_UNITS, NodeSums
+from t3sim.program.operations import Barrier, Buffer, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
@@ -18,37 +20,58 @@ BY_RANK, BY_CHUNK = range(2)
 
 
 def scatter_program(
-    op: Operator, rank: int, chunks: int, order: int = BY_RANK, engines: int = 1, local_rows: int = IN_PLACE
-) -> Program:
+    op: Operator, rank: int, chunks: int, order: int = BY_RANK, engines: int = 1, local_rows: int = IN_PLACE,
+    communication_units: int = 0,
+) -> Program:  # fmt: skip
     """Return a GEMM that counts its tiles, *chunks* copies to each other rank, and a kernel that adds up what arrives.
 
     The GEMM stores past the L2, so that what is counted is in memory; its local rows go where they are reduced, or are
     copied there after the others.  The copies of a rank run on one of *engines* in the order in which they are made.
+    With several nodes copies go to the GPUs of the own one, where the rows for each rank of another node are added up
+    on *communication_units*, and sent there.
     """
-    memory, cut, rest, is_copied = op.memory(), RowChunks(op, chunks), op.n - 1, local_rows == COPIED
-    kernel, size = gemm(op, memory, rank, by_owner=True), cut.size
-    made, stored = memory.buffer("made", (rest + is_copied) * size), memory.signal("stored", op.n * cut.n)
-    partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
-    own = Buffer("own", made.first + rest * size if is_copied else partials.first, size)
-    kernel, due = cut.stored(op, kernel, own.first, made.first, stored)
-    sends = cut.sends(cut.n_granules, made.first, size, partials.first, size)
-    commands = [{**one, "wait_signal": stored[i], "wait_at_least": due[i]} for i, one in enumerate(sends)]
+    memory, cut, is_copied = op.memory(), RowChunks(op, chunks), local_rows == COPIED
+    g, nodes, last = op.ranks.per_node, op.ranks.n_nodes, op.ranks.n_nodes - 1
+    reserved = communication_units if nodes > 1 else 0
+    units = (0, op.machine.gpu.n_compute_units - reserved) if reserved else None
+    kernel, size = gemm(op, memory, rank, by_owner=True, units=units), cut.size
+    n_made = nodes * (g - 1)  # ranks whose rows are copied
+    made, stored = memory.buffer("made", (n_made + is_copied) * size), memory.signal("stored", op.n * cut.n)
+    sums, counts = NodeSums(op, memory, cut), cut.n_stored(op)
+    own = made.first + n_made * size if is_copied else int(sums.first(last, 0))
+    is_own, is_rail = cut.position == op.n - 1, sums.gpu == g - 1
+    first = made.first + (sums.node * (g - 1) + sums.gpu) * size + cut.inside
+    first = np.where(is_own, own + cut.inside, np.where(is_rail, sums.part, first))
+    kernel = cut.stored(kernel, first, np.where(is_rail & ~is_own, sums.signal, stored.first + cut.number))
+    commands = [
+        [
+            {
+                "n_granules": length, "operand": made.first + (node * (g - 1) + d - 1) * size + start, "distance": d,
+                "destination": int(sums.first(node, g - d)) + start, "post_signal": sums.arrived(node, k),
+                "wait_signal": stored[number := (node * g + d - 1) * cut.n + k], "wait_at_least": counts[number],
+            }
+            for d in range(1, g) for k, (start, length) in enumerate(cut.pieces())
+        ]
+        for node in range(nodes)
+    ]  # fmt: skip
     if order == BY_CHUNK:
         columns, made_so = op.owned.workgroups["column"], kernel.stored_order
-        by_chunk = made_so[np.lexsort((columns[made_so], cut.chunk[made_so]))]
+        by_chunk = made_so[np.lexsort((columns[made_so], cut.chunk[made_so], sums.node[made_so]))]
         kernel = replace(kernel, order=op.order_of(by_chunk))
-        commands = [one for k in range(cut.n) for one in commands[k :: cut.n]]
-    scatter, sent = copies_of_ranks("scatter", commands, min(engines, rest), memory, stream=1, launch=0)
-    own_are_stored = [Wait(stored[i], due[i]) for i in range(rest * cut.n, op.n * cut.n)]
-    whole = [(0, cut.n_granules)]
-    keep = [total("keep", own, 1, partials, pieces=whole, after=own_are_stored, stream=1)] if is_copied else []
-    add = total("sum", partials, op.n, output, pieces=whole, after=[] if keep else own_are_stored, stream=1)
-    mine = np.flatnonzero(cut.position == rest)
-    first, pitch = kernel.stores.first[mine] - own.first + output.first, kernel.stores.pitch[mine]
+        commands = [[one for k in range(cut.n) for one in of_node[k :: cut.n]] for of_node in commands]
+    flat = [one for of_node in commands for one in of_node]
+    scatter, sent = copies_of_ranks("scatter", flat, min(engines, g - 1), memory, stream=1, launch=0)
+    own_are_stored = [Wait(stored[i], counts[i]) for i in range((op.n - 1) * cut.n, op.n * cut.n)]
+    whole, keep = [(0, cut.n_granules)], []
+    if is_copied:
+        rows = Buffer("own", own, size)
+        keep = [total("keep", rows, 1, sums.partials, pieces=whole, after=own_are_stored, stream=1)]
+    add = sums.total(after=[] if keep else own_are_stored, stream=1)
+    due = [(g - 1) * length + n for (_, length), n in zip(cut.pieces(), counts, strict=False)]
+    over_rails = sums.operations(due, reserved, stream=max(len(scatter), 1) + 1)
     begin, end = Barrier(name="all added up"), Barrier(name="all copied", stream=1, after=sent)
-    made_here = (Tiles("gemm", mine, first, pitch),)
-    operations = run_by(op, [begin, kernel, *scatter, *keep, end, add], is_library=False)
-    return program(op, rank, memory, *operations, outputs=made_here)
+    operations = run_by(op, [begin, *over_rails, kernel, *scatter, *keep, end, add], is_library=False)
+    return program(op, rank, memory, *operations, outputs=(sums.reduced(kernel.stores.pitch),))
 
 
 PARAMETERS = {
@@ -58,6 +81,7 @@ PARAMETERS = {
                        meaning="Tile order: `by_rank`, next rank first; `by_chunk`, chunk by chunk in columns."),
     "engines": Parameter(1, minimum=1, meaning="Number of copy engines, which share the destination ranks."),
     "local_rows": LOCAL_ROWS,
+    "communication_units": NODE_SUM_UNITS,
 }  # fmt: skip
 
 
@@ -65,4 +89,9 @@ PARAMETERS = {
 def copy_engine_scatter(op: Operator, params: Params) -> Plan:
     """Rows for each rank are sent in ``chunks`` when they are stored, made by rank or by chunk (``order``)."""
     refuse_without_engines(op, "copy-engine-scatter")
-    return fused_plan(op, lambda op, rank: scatter_program(op, rank, **params), ordered=op.in_whole_rows())
+    has_nodes = op.ranks.n_nodes > 1
+    if has_nodes and params["local_rows"] == COPIED:
+        raise UsageError("strategy.local_rows: is copied, and rows for other nodes are stored where they are added up;"
+                         " take in_place")  # fmt: skip
+    units = op.machine.gpu.n_compute_units - params["communication_units"] if has_nodes and params["communication_units"] else None
+    return fused_plan(op, lambda op, rank: scatter_program(op, rank, **params), ordered=op.in_whole_rows(units))

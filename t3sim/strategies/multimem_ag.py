@@ -47,17 +47,16 @@ def multimem_ag_program(op: Operator, rank: int, chunks: int, units: int) -> Pro
     gathered = shards(op, rows.first)
     ready, arrived = memory.signal("ready"), memory.signal("arrived", n * cut.n)
     flags = memory.buffer("flags", n * cut.n * units * op.line)
-    pieces = cut.sends(size, rows.first, 0, rows.first, size)[: cut.n]
     columns: list[list[Step]] = [[] for _ in range(units)]
     n_shares = np.zeros(cut.n, np.int64)
-    for k, piece in enumerate(pieces):
-        each = in_lines(op, -(-piece["n_granules"] // units))
-        shares = range(0, piece["n_granules"], each)
+    for k, (begin, n_granules) in enumerate(cut.pieces(size)):
+        each = in_lines(op, -(-n_granules // units))
+        shares = range(0, n_granules, each)
         n_shares[k] = len(shares)
         for u, first in enumerate(shares):
-            start = piece["operand"] - rows.first + first
+            start = begin + first
             to_all = {"is_multicast": 1, "send": STORE, "destination": rows.first + n * size + start, "spread": size}
-            length = min(each, piece["n_granules"] - first)
+            length = min(each, n_granules - first)
             columns[u].append({"n_granules": length, "n_operands": 1, "operand": rows.first + start, **to_all})
             for d in range(1, n):
                 number = (n - d) * cut.n + k

@@ -13,6 +13,7 @@ from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan, gemm_part, part_of
 from t3sim.program.plan import Plan, in_order
+from t3sim.program.rails import Rails
 from t3sim.strategies.interface import Params, strategy
 from t3sim.workload.tiling import stage_findings
 
@@ -23,26 +24,31 @@ def fused_program(op: Operator, rank: int) -> Program:
     """Return the fused GEMM and ring reduce-scatter of one rank (T3 section 4.4).
 
     The chunk that it makes first goes straight to the neighbour; each following one stays until both its updates are
-    there and is then sent on by DMA; the last one stays.
+    there and is then sent on by DMA; the last one stays.  With several nodes this is done for the owners on one node
+    after the other, the own node last, in a ring of the GPUs of a node; what it leaves, the sums of the node, goes over
+    the rail to their owners.
     """
-    memory, last = op.memory(), op.n - 1
-    kernel = gemm(op, memory, rank)
-    stores, neighbour, forwards = kernel.stores.copy(), op.n - 1, []
+    memory, g, nodes = op.memory(), op.ranks.per_node, op.ranks.n_nodes
+    kernel, rails = gemm(op, memory, rank), Rails(op, memory, is_ring=True) if nodes > 1 else None
+    if rails is not None:
+        kernel = rails.stored(kernel)
+    stores, neighbour, forwards = kernel.stores.copy(), g - 1, []
     stores.kind[:] = UPDATE
-    stores.updates[:] = UPDATES_PER_ELEMENT if op.n > 1 else 1
-    for position in range(last):
+    stores.updates[:] = UPDATES_PER_ELEMENT if g > 1 else 1
+    for position in (p for p in range(op.n) if p % g < g - 1):
         here, there = op.chunk(position), op.chunk(position + 1)
-        if position == 0:
+        if position % g == 0:
             sent = np.arange(here.start, here.stop)
             stores.to[sent], stores.n_to[sent] = paired(here, there)
             stores.first[sent] = kernel.stores.first[stores.to[sent]]
             stores.distance[sent], stores.updates[sent] = neighbour, 0
         else:
             forwards.append(Forward(here, there, neighbour, op.machine.gpu.dma.wavefront_tiles_per_block))
-    own = np.arange(op.chunk(last).start, op.chunk(last).stop)
-    reduced = Tiles("gemm", own, stores.first[own], stores.pitch[own])
     kernel = replace(kernel, stores=stores, forwards=tuple(forwards))
-    return program(op, rank, memory, kernel, outputs=(reduced,))
+    if rails is None:
+        own = np.array(op.chunk(op.n - 1))
+        return program(op, rank, memory, kernel, outputs=(Tiles("gemm", own, stores.first[own], stores.pitch[own]),))
+    return program(op, rank, memory, kernel, *rails.reducing(memory, stream=1), outputs=(rails.reduced(),))
 
 
 NEEDS = "T3's tracker and DMA engine, near-memory reduction"

@@ -2,7 +2,8 @@
 
 Each stage of the GEMM makes tiles of every owner (T3 section 7.1), so that all links carry data all the time.  The
 collective itself reads no memory: n - 1 of n stores are remote updates, and no DMA command is needed.  A tile that is
-complete may start DMA commands that send it to all other GPUs, which is the all-gather.
+complete may start DMA commands that send it to all other GPUs, which is the all-gather.  Beyond a node both go over the
+rails (``program.rails``).
 """
 
 from dataclasses import replace
@@ -11,13 +12,13 @@ from functools import partial
 import numpy as np
 
 from t3sim.program.kernels import gemm, program, refuse_on_ring
-from t3sim.program.operations import STORE, UPDATE, Gemm, Operation, Program, Tiles, Wait, paired
+from t3sim.program.operations import UPDATE, Gemm, Program, Tiles, paired
 from t3sim.program.operator import Operator
-from t3sim.program.packed_tiles import PackedTiles
 from t3sim.program.parts import fused_plan, gemm_part, part_of
 from t3sim.program.plan import Plan, in_order
+from t3sim.program.rails import Rails
 from t3sim.program.tile_sums import by_owner_in_turn
-from t3sim.program.triggered import BLOCKS_IN_FLIGHT, commands, in_columns
+from t3sim.program.triggered import BLOCKS_IN_FLIGHT
 from t3sim.registry import Parameter
 from t3sim.strategies.interface import Params, strategy
 from t3sim.strategies.t3 import OF, exchange_plan
@@ -31,50 +32,46 @@ ALL_GATHER = Parameter(
 
 
 def to_owners(op: Operator, kernel: Gemm) -> Gemm:
-    """Return *kernel* with updates of the tiles at their owners, where each is complete with those of all ranks."""
-    stores, last = kernel.stores.copy(), op.chunk(op.n - 1)
+    """Return *kernel* with updates of the tiles at their owners, where each is complete with those of all ranks.
+
+    With several nodes: at the GPUs of the rails of their owners, with those of the node.
+    """
+    stores, g = kernel.stores.copy(), op.ranks.per_node
     stores.kind[:] = UPDATE
-    for position in range(op.n - 1):
-        here = np.arange(op.chunk(position).start, op.chunk(position).stop)
-        stores.to[here], stores.n_to[here] = paired(op.chunk(position), last)
-        stores.first[here] = kernel.stores.first[stores.to[here]]
-        stores.distance[here] = position + 1
-    stores.updates[last.start : last.stop] = op.n
+    for position in range(op.n):
+        here, gpu = op.chunk(position), position % g
+        last = op.chunk(position - gpu + g - 1)
+        if gpu == g - 1:
+            stores.updates[last.start : last.stop] = g
+            continue
+        own = np.array(here)
+        stores.to[own], stores.n_to[own] = paired(here, last)
+        stores.first[own] = kernel.stores.first[stores.to[own]]
+        stores.distance[own] = gpu + 1
     return replace(kernel, stores=stores)
 
 
 def direct_program(op: Operator, rank: int, all_gather: int = KERNEL, blocks: int = 1) -> Program:
-    """Return the GEMM, and the DMA commands of the all-gather if it is *triggered*, of so many *blocks* at a time.
+    """Return the GEMM, messages between nodes, and the commands of the all-gather if it is *triggered*.
 
-    Its output then has tiles in one piece each, chunk by chunk, that of the own chunk last.
+    Those are so many *blocks* at a time.  The output then has tiles in one piece each, chunk by chunk, that of the own
+    chunk last.
     """
-    memory, n, own = op.memory(), op.n, np.arange(op.chunk(op.n - 1).start, op.chunk(op.n - 1).stop)
+    memory, n, nodes = op.memory(), op.n, op.ranks.n_nodes
     kernel = replace(gemm(op, memory, rank), order=by_owner_in_turn(op, rank))
-    if all_gather == KERNEL or n == 1:
-        kernel = to_owners(op, kernel)
+    is_gathered = all_gather == TRIGGERED and n > 1
+    if nodes == 1 and not is_gathered:
+        kernel, own = to_owners(op, kernel), np.array(op.chunk(n - 1))
         reduced = Tiles("gemm", own, kernel.stores.first[own], kernel.stores.pitch[own])
         return program(op, rank, memory, kernel, outputs=(reduced,))
-    tiles = PackedTiles(op, op.tiles)
-    output, complete = memory.buffer("output", n * tiles.each), memory.signal("complete", tiles.n)
-    arrived = memory.signal("arrived")
-    first = output.first + tiles.position * tiles.each + tiles.inside
-    kernel = to_owners(op, tiles.stored(kernel, first, complete.first + tiles.number))
-    sends = [
-        [
-            {
-                "n_granules": int(tiles.size[w]), "n_operands": 1, "operand": int(first[w]), "send": STORE,
-                "distance": d, "destination": int(first[w]) - d * tiles.each, "post_signal": arrived[0],
-                "wait_signal": complete[int(tiles.number[w])], "wait_at_least": n * int(tiles.size[w]),
-            }
-            for d in np.roll(np.arange(1, n), -i).tolist()
-        ]
-        for i, w in enumerate(own.tolist())
-    ]  # fmt: skip
-    until = (Wait(arrived[0], (n - 1) * int(tiles.size[own].sum())),)
-    gather = commands("all-gather", in_columns(sends, blocks), stream=1, until=until)
-    operations: tuple[Operation, ...] = (kernel, gather)
-    everything = Tiles("gemm", np.arange(len(first)), first, tiles.width)
-    return program(op, rank, memory, *operations, outputs=(everything,))
+    rails = Rails(op, memory, is_gathered=is_gathered)
+    kernel = to_owners(op, rails.stored(kernel))
+    if not is_gathered:
+        return program(op, rank, memory, kernel, *rails.reducing(memory, stream=1), outputs=(rails.reduced(),))
+    messages, moves = rails.gathers(memory, blocks)
+    until = rails.waits_over_rails(messages)
+    over_rails = rails.messages([*rails.sums(), *messages], stream=3, until=until)
+    return program(op, rank, memory, kernel, *moves, *over_rails, outputs=(rails.everything(),))
 
 
 @strategy(

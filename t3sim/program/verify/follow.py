@@ -36,6 +36,7 @@ from t3sim.program.verify.ledger import (
     Knowledge,
     Ledger,
     Number,
+    forward_posts,
     receivers_of,
     sources_of,
     step_posts,
@@ -453,6 +454,9 @@ class Following:
             if len(ready):
                 thread = self.first_thread[r][i] + len(state.groups) + k
                 self._forward(state, forward, ready, Actor(number, thread, 1, state.clock))
+                for post in forward_posts(state.gemm, forward, ready, state.sizes):
+                    known = Knowledge(state.clock, thread, 1)
+                    self._post(r, (i, len(state.groups) + k), post, post.amount - 1, known)
         if is_ready.any():
             self._wake(("tiles", r, i))
 

@@ -15,7 +15,9 @@ from t3sim.collective.schedule import sent_granules
 from t3sim.program.operations import (
     AT_OPERANDS,
     NONE,
+    Forward,
     Gemm,
+    Ints,
     Moves,
     Operation,
     Post,
@@ -110,11 +112,21 @@ def posts_of(i: int, operation: Operation, state: TileState | None, ranks: Ranks
         for g, group in enumerate(state.groups):
             if group.signal != NONE:
                 yield (i, g), Post(group.signal, group.distance, int(amounts[g]))
+        for k, forward in enumerate(operation.forwards):
+            for post in forward_posts(operation, forward, np.array(forward.workgroups), state.sizes):
+                yield (i, len(state.groups) + k), post
     elif isinstance(operation, Moves):
         for row in operation.steps:
             for c, step in enumerate(row):
                 for post_of_step in step_posts(step, operation.flags, ranks):
                     yield (i, c), post_of_step
+
+
+def forward_posts(gemm: Gemm, forward: Forward, workgroups: Ints, sizes: Ints) -> list[Post]:
+    """Return what *forward* posts at its receiver for tiles of *workgroups*."""
+    signals = gemm.stores.signal[workgroups]
+    found = np.unique(signals[signals != NONE]).tolist()
+    return [Post(one, forward.distance, int(sizes[workgroups[signals == one]].sum())) for one in found]
 
 
 def step_posts(step: np.void | dict[str, int], flags: tuple[int, int], ranks: Ranks) -> list[Post]:

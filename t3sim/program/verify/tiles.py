@@ -97,11 +97,12 @@ def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     rows = np.array(trace.workgroups["n_rows"])
     widths = tile_granules(trace, program.granule, trace.stored_element_bytes)[2]
     is_to = stores.to != NONE
-    keys = ((stores.kind * program.n + stores.distance) * 2 + is_to) * (program.n_signals + 1) + stores.signal + 1
+    signal = stores.signal.copy()
+    for forward in gemm.forwards:  # they post where they are forwarded
+        signal[forward.workgroups] = NONE
+    keys = ((stores.kind * program.n + stores.distance) * 2 + is_to) * (program.n_signals + 1) + signal + 1
     _found, examples, group = np.unique(keys, return_index=True, return_inverse=True)
-    groups = [
-        Group(int(stores.kind[w]), int(stores.distance[w]), int(stores.signal[w]), bool(is_to[w])) for w in examples
-    ]
+    groups = [Group(int(stores.kind[w]), int(stores.distance[w]), int(signal[w]), bool(is_to[w])) for w in examples]
     to, n_to = stores.to.copy(), stores.n_to.copy()
     for forward in gemm.forwards:
         to[forward.workgroups], n_to[forward.workgroups] = paired(forward.workgroups, forward.to)
