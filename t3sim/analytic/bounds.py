@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from t3sim.collective.ranks import Ranks
 from t3sim.config.experiment import OperatorKind
 from t3sim.config.limits import EFFICIENCY_SCALE
 from t3sim.config.machine import MachineSpec
@@ -20,7 +21,7 @@ class LeastTimes(NamedTuple):
     """What no design of a GEMM and its collective is faster than, in ticks from the start of the sublayer."""
 
     compute: int  # compute units launch, multiply and store back-to-back
-    link: int  # the chunks that leave a GPU, reduced and gathered or to be multiplied; the latency of the last byte
+    link: int  # the chunks that leave a GPU by its links, reduced and gathered or to be multiplied; the last latency
     operands: int  # DRAM reads of the operands, once: they are in the memory at the start, and in no cache
     memory: int  # operands once, and the traffic of a reduce-scatter near the memory
 
@@ -101,18 +102,25 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
 
 
 def link_ticks(machine: MachineSpec, chunks: Sequence[int], ticks: TickBase, rounds: int = 1) -> int:
-    """Return the ticks in which a GPU's link can carry all *chunks* but one, and the last byte of them arrives.
+    """Return the ticks in which a GPU's links can carry all *chunks* but one, and the last byte of them arrives.
 
-    An all-reduce without multicast carries them in two *rounds*, of parts and of sums.
+    An all-reduce without multicast carries them in two *rounds*, of parts and of sums.  With several nodes each part
+    leaves its GPU by the link or by the network interface, and the sums of a node leave it by the latter; a chunk that
+    is gathered comes in likewise.
     """
     if len(chunks) == 1:
         return 0
-    start = ticks.from_ps(machine.gpu.kernel_launch)
-    return (
-        start
-        + rounds * (sum(chunks) - max(chunks)) * ticks.hz // data_rate(machine)
-        + ticks.from_ps(machine.link.latency)
-    )
+    start, latency = ticks.from_ps(machine.gpu.kernel_launch), ticks.from_ps(machine.link.latency)
+    n_nodes, nic, rate, least = ranks_of(machine, len(chunks)).n_nodes, machine.link.nic, data_rate(machine), 0
+    if n_nodes > 1 and nic is not None:
+        rate += nic.bandwidth
+        least = rounds * (n_nodes - 1) * min(chunks) * ticks.hz // nic.bandwidth + ticks.from_ps(nic.latency)
+    return start + max(rounds * (sum(chunks) - max(chunks)) * ticks.hz // rate + latency, least)
+
+
+def ranks_of(machine: MachineSpec, n: int) -> Ranks:
+    """Return *n* GPUs in the nodes of *machine*."""
+    return Ranks.of(n, machine.link.gpus_per_node)
 
 
 def data_rate(machine: MachineSpec) -> int:
@@ -156,10 +164,14 @@ def _channel_ticks(machine: MachineSpec, n_bytes: int, ticks: TickBase) -> int:
 def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
     """Return the ticks in which all channels can move the operands once and a near-memory reduce-scatter.
 
-    That is the traffic of T3: of n chunks, n - 1 are written by the GEMM, n - 1 arrive, n - 2 are read to be sent on.
+    In a ring that is the traffic of T3: of n chunks, n - 1 are written by the GEMM, n - 1 arrive, n - 2 are read to be
+    sent on.  Where GPUs store at all others, a chunk is written once and n - 1 arrive; for each other node one more
+    arrives, and one is read.
     """
     chunks, gemm = chunk_bytes(trace), trace.gemm
-    scattered = sum(chunks) if len(chunks) == 1 else 3 * sum(chunks) - 4 * max(chunks)
+    scattered = 3 * sum(chunks) - 4 * max(chunks)
+    if machine.link.topology != "ring" or len(chunks) == 1:
+        scattered = sum(chunks) + 2 * (ranks_of(machine, len(chunks)).n_nodes - 1) * min(chunks)
     operands = operand_bytes(gemm)
     return _channel_ticks(machine, max(operands + scattered, 0), ticks)
 

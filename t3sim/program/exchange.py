@@ -12,8 +12,8 @@ from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import NONE, STORE, Operation, Program, Tiles, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles
-from t3sim.program.tile_sums import by_owner_in_turn
 from t3sim.program.roles import nic_sends
+from t3sim.program.tile_sums import by_owner_in_turn
 from t3sim.program.triggered import commands, in_columns
 
 

@@ -4,31 +4,45 @@ an all-gather over the rails, one in the node.
 *In the node* each GPU stores its part of a chunk at the owner, which adds up what has arrived; sums are stored at all
 others.  *Over the rails* GPUs of the same number do the same by messages of their network interfaces, which read memory
 themselves.  A chunk belongs to the GPU at its distance; a chunk of the node is those of the GPUs of its rail.  On one
-node the rails have one GPU, so what is left is the direct algorithm.
+node the rails have one GPU, so what is left is the direct algorithm.  With near-memory reduction what is sent is added
+where it arrives, and no kernel adds up.
 Leaves out: receive buffers of an all-gather (the library's, unless the user registers the output).
 Pinned by ``tests/collective/test_levels.py``.
 """
 
+from typing import Any, NamedTuple
+
 from t3sim.collective.schedule import Op
-from t3sim.program.kernels import program
-from t3sim.program.operations import STORE, Buffer, Content, Program, Signals, Wait
+from t3sim.program.kernels import Units, program
+from t3sim.program.operations import STORE, UPDATE, Buffer, Content, Memory, Moves, Program, Signals, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.roles import Piece, Roles, pieces_of
 
 
-class _Levels:
-    """A collective of an array of n chunks: N nodes (rails have N GPUs) of G GPUs."""
+class Levels:
+    """A collective of an array of n chunks of *c* granules: N nodes (rails have N GPUs) of G GPUs."""
 
-    def __init__(self, op: Operator, collective: Op) -> None:
-        self.op, self.memory, self.c = op, op.memory(), op.chunk_granules
+    def __init__(
+        self,
+        op: Operator,
+        memory: Memory,
+        collective: Op,
+        c: int,
+        units: Units = None,
+        *,
+        has_near_memory: bool = False,
+    ) -> None:
+        self.op, self.memory, self.c, self._has_near_memory = op, memory, c, has_near_memory
         self.nodes, self.gpus = op.ranks.n_nodes, op.ranks.per_node
         self.pieces = pieces_of(op, self.c)
         reduces, gathers = collective != "all-gather", collective != "reduce-scatter"
+        adds = reduces and not has_near_memory
         used = {
-            "scatter": reduces and self.gpus > 1, "reduce": reduces and self.gpus > 1,
-            "rail reduce": reduces and self.nodes > 1, "gather": gathers and self.gpus > 1,
+            "scatter": reduces and self.gpus > 1, "reduce": adds and self.gpus > 1,
+            "rail reduce": adds and self.nodes > 1, "gather": gathers and self.gpus > 1,
         }  # fmt: skip
-        self.roles = Roles(op, [name for name, is_used in used.items() if is_used] or ["copy"])
+        names = [name for name, is_used in used.items() if is_used]
+        self.roles = Roles(op, names or ["copy"] * (not has_near_memory), units)
         self.waits: list[Wait] = []  # for what arrives last
 
     def signals(self, name: str, n: int = 1) -> list[Signals]:
@@ -40,9 +54,8 @@ class _Levels:
 
         Of one GPU in a node it is the own chunk that does.
         """
-        if self.gpus == 1:
-            return (node - 1) % self.nodes
-        return (gpu - 1) % self.gpus * self.nodes + node
+        found: int = place_of(self.op, node * self.gpus + gpu)
+        return found
 
     # --- reduce-scatter ------------------------------------------------------------------------------
 
@@ -102,6 +115,29 @@ class _Levels:
         """Return the wait of a step for signal *k* of piece *i*."""
         return {} if signals is None else {"wait_signal": signals[i][k], "wait_at_least": length}
 
+    def update(self, data: Buffer) -> None:
+        """Add, near memory, the parts of the node in the blocks of *data*, and then the own chunk over the rail."""
+        n, g, c = self.nodes, self.gpus, self.c
+        added, done = self.signals("parts of the node", n), self.memory.signal("parts of the rail")
+        own, turn = [data.first + self.place(0, k) * c for k in range(n)], 0
+        for i, start, length in self.pieces:
+            for k in [*range(1, n), 0]:
+                for gpu in range(1, g):
+                    self.roles.add("scatter", turn, {
+                        "n_granules": length, "n_operands": 1, "operand": data.first + self.place(gpu, k) * c + start,
+                        "send": UPDATE, "distance": gpu, "destination": own[k] + start, "post_signal": added[i][k],
+                    })  # fmt: skip
+                    turn += 1
+            due = (g - 1) * length
+            for k in range(1, n):
+                after = {"wait_signal": added[i][k], "wait_at_least": due} if g > 1 else {}
+                self.roles.send_message({
+                    "n_granules": length, "operand": own[k] + start, "distance": k * g, "destination": own[0] + start,
+                    "post_signal": done[0], **after, "send": UPDATE,
+                })  # fmt: skip
+            self.waits += [Wait(added[i][0], due)] if g > 1 else []
+        self.waits += [Wait(done[0], (n - 1) * c)] if n > 1 else []
+
     # --- all-gather ----------------------------------------------------------------------------------
 
     def gather(self, own: Buffer, output: Buffer, ready: list[Signals] | None) -> None:
@@ -141,19 +177,39 @@ class _Levels:
         self.roles.add(next(reversed(self.roles.columns)), number, step)
 
 
-def levels_program(op: Operator, rank: int, collective: Op) -> Program:
-    """Return *collective* of an array of n chunks as *rank* runs it; see the module."""
-    of, n, g, c = _Levels(op, collective), op.ranks.n_nodes, op.ranks.per_node, op.chunk_granules
-    memory, is_scatter, is_gather = of.memory, collective == "reduce-scatter", collective == "all-gather"
-    room = 0 if is_gather else (g - 1) * n if g > 1 else n - 1  # for what arrives, after the input
-    data = memory.buffer("data", (1 if is_gather else op.n + room) * c)
-    output = memory.buffer("output", (1 if is_scatter else op.n) * c)
+class Placed(NamedTuple):
+    """A collective on the places of its own buffers."""
+
+    kernels: list[Moves]
+    data: Buffer
+    output: Buffer
+    inputs: tuple[Content, ...]
+    outputs: tuple[Content, ...]
+
+
+def levels(
+    op: Operator, memory: Memory, collective: Op, name: str = "", c: int | None = None, units: Units = None,
+    *, has_near_memory: bool = False,
+) -> Placed:  # fmt: skip
+    """Return *collective* of an array of n chunks of *c* granules (None: those of *op*) on *units*; see the module.
+
+    The names of its buffers begin with *name*.
+    """
+    c = op.chunk_granules if c is None else c
+    of = Levels(op, memory, collective, c, units, has_near_memory=has_near_memory)
+    n, g = op.ranks.n_nodes, op.ranks.per_node
+    is_scatter, is_gather = collective == "reduce-scatter", collective == "all-gather"
+    room = 0 if is_gather or has_near_memory else (g - 1) * n if g > 1 else n - 1  # for what arrives, after the input
+    data = memory.buffer(f"{name}data", (1 if is_gather else op.n + room) * c)
+    output = data if has_near_memory else memory.buffer(f"{name}output", (1 if is_scatter else op.n) * c)
     ready = None
     if is_gather:
         for piece in of.pieces:
             of.copy(piece, data, output)
+    elif has_near_memory:
+        of.update(data)
     else:
-        ready = _reduced(of, data, output)
+        ready = _reduced(of, data, output, name)
     if not is_scatter:
         of.gather(data if is_gather else output, output, ready)
     every = [(gpu, k) for gpu in range(g) for k in range(n)]
@@ -164,14 +220,31 @@ def levels_program(op: Operator, rank: int, collective: Op) -> Program:
         Content(output.first + (gpu * n + k) * c, c, k * g + gpu, of=k * g + gpu if is_gather else None)
         for gpu, k in (every[:1] if is_scatter else every)
     )
-    return program(op, rank, memory, *of.roles.operations(of.waits), inputs=inputs, outputs=outputs)
+    if has_near_memory:
+        outputs = (Content(data.first + of.place(0, 0) * c, c, 0, of=None),)
+    return Placed(of.roles.operations(of.waits), data, output, inputs, outputs)
 
 
-def _reduced(of: _Levels, data: Buffer, output: Buffer) -> list[Signals]:
+def levels_program(
+    op: Operator, rank: int, collective: Op, units: Units = None, *, has_near_memory: bool = False
+) -> Program:
+    """Return *collective* of an array of n chunks as *rank* runs it, on *units* or all compute units."""
+    memory = op.memory()
+    placed = levels(op, memory, collective, units=units, has_near_memory=has_near_memory)
+    return program(op, rank, memory, *placed.kernels, inputs=placed.inputs, outputs=placed.outputs)
+
+
+def place_of(op: Operator, owner: Any) -> Any:
+    """Return which chunk of the data of a reduce-scatter belongs to the GPU at the distance *owner*, or at several."""
+    n, g = op.ranks.n_nodes, op.ranks.per_node
+    return (owner // g - 1) % n if g == 1 else (owner % g - 1) % g * n + owner // g
+
+
+def _reduced(of: Levels, data: Buffer, output: Buffer, name: str) -> list[Signals]:
     """Reduce and scatter *data* to the begin of *output*; return the signals of each piece."""
     if of.nodes == 1:
         return of.scatter(data, output)
     if of.gpus == 1:
         return of.rail_scatter(data, None, output)
-    partials = of.memory.buffer("sums of the node", (2 * of.nodes - 1) * of.c)
+    partials = of.memory.buffer(f"{name}sums of the node", (2 * of.nodes - 1) * of.c)
     return of.rail_scatter(partials, of.scatter(data, partials), output)

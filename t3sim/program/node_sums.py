@@ -23,8 +23,8 @@ from t3sim.registry import Parameter
 
 NODE_SUM_UNITS = Parameter(
     0, minimum=0, below="gpu.n_compute_units",
-    meaning="With several nodes: compute units reserved for adding up what goes to other nodes; 0: all compute units add"
-            " up, concurrently with the GEMM.",
+    meaning="With several nodes: compute units reserved for adding up what goes to other nodes; 0: all compute units"
+            " add up, concurrently with the GEMM.",
 )  # fmt: skip
 NODE_CHUNKS = Parameter(
     "tile_rows", words={"tile_rows": 0}, minimum=1,
@@ -59,7 +59,7 @@ class NodeSums:
             self.signal[is_far] = (self._arrived.first + self.node * cut.n + cut.chunk)[is_far]
 
     def first(self, node: Any, source: Any) -> Any:
-        """Return the first granule of the rows for *node* made by the GPU from which the owner's rail is *source* on."""
+        """Return the first granule of the rows for *node* from the GPU of which the rail is *source* further."""
         return self.partials.first + (node * self.gpus + source) * self._cut.size
 
     def arrived(self, node: int, chunk: int) -> int:
@@ -69,8 +69,8 @@ class NodeSums:
     def operations(self, due: Sequence[int], units: int, stream: int) -> list[Moves]:
         """Return the kernel that adds up sums of the node, and the messages that send them, from *stream* on.
 
-        *due*: granules of each chunk of the rows of a rank that arrive.  The kernel runs on the last *units*; 0: on all,
-        as warps concurrent with those of a GEMM.
+        *due*: granules of each chunk of the rows of a rank that arrive.  The kernel runs on the last *units*; 0: on
+        all, as warps concurrent with those of a GEMM.
         """
         if self.nodes == 1:
             return []

@@ -26,9 +26,9 @@ Collective = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all",
 class Operator:
     """A GEMM whose output is reduced and scattered, with the all-gather after it (a sublayer); or one collective.
 
-    In the frame of a rank: chunk p of ``trace`` is the chunk of the output at distance p, (rank + p) mod n on one node,
-    and belongs to the GPU at distance ``owner(p)``, (p + 1) mod n on one node.  So a rank makes the rows of the next one
-    first and its own last (T3 section 4.4), and with several nodes the rows of the next node first.
+    In the frame of a rank: chunk p of ``trace`` is the chunk of the output at distance p, on one node (rank + p) mod n,
+    and belongs to the GPU at distance ``owner(p)``, on one node (p + 1) mod n.  So a rank makes the rows of the next
+    one first and its own last (T3 section 4.4), and with several nodes the rows of the next node first.
 
     Of kind ``ag-gemm``: a GEMM whose A is gathered.  Rank r has chunk r of the rows of A, its *shard*, and makes all
     rows of its columns of the output; so chunk p of ``trace`` multiplies the rows of rank (rank + p) mod n.

@@ -12,7 +12,7 @@ from t3sim.errors import UsageError
 from t3sim.program.all_to_all import all_to_all_program
 from t3sim.program.direct import direct_program
 from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
-from t3sim.program.levels import levels_program
+from t3sim.program.levels import levels, levels_program
 from t3sim.program.nvls import nvls_program
 from t3sim.program.one_way import broadcast_program, send_receive_program
 from t3sim.program.operations import Content, Memory, Moves, Program
@@ -83,7 +83,9 @@ def _gemm_part(op: Operator, n_compute_units: int | None, n_resident: int | None
 def reduce_scatter_part(
     op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None
 ) -> Part | None:
-    """Return the ring reduce-scatter of the output alone, on a number of compute units; None on one GPU."""
+    """Return the reduce-scatter of the output alone, on a number of compute units; None on one GPU."""
+    if has_near_memory and op.ranks.n_nodes > 1:
+        return levels_part(op, "reduce-scatter", n_compute_units, has_near_memory=True)
     if has_near_memory:
         schedule = ring_reduce_scatter(op.n, op.chunk_granules, has_near_memory=True)
         return ring_part(op, "reduce-scatter", schedule, "reduce-scatter, near memory", n_compute_units)
@@ -92,14 +94,17 @@ def reduce_scatter_part(
 
 @lru_cache(KEPT)
 def all_gather_part(op: Operator, *, n_compute_units: int | None = None) -> Part | None:
-    """Return the ring all-gather of the reduced output alone, on a number of compute units; None on one GPU."""
+    """Return the all-gather of the reduced output alone, on a number of compute units; None on one GPU."""
     return _chosen(op, "all-gather", n_compute_units)
 
 
 def _chosen(op: Operator, collective: Op, n_compute_units: int | None) -> Part | None:
     """Return *collective* alone as the machine runs it."""
-    if way_of(op.machine, op.n) != "ring" and op.algorithm != RING and n_compute_units is None:
-        return levels_part(op, collective)
+    is_chosen = (
+        n_compute_units is None or op.ranks.n_nodes > 1
+    )  # on a number of compute units GPUs of a node take rings
+    if way_of(op.machine, op.n) != "ring" and op.algorithm != RING and is_chosen:
+        return levels_part(op, collective, n_compute_units)
     schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
     return ring_part(op, collective, schedule, collective, n_compute_units)
 
@@ -150,12 +155,17 @@ def ring_contents(
 
 def all_reduce(
     op: Operator, memory: Memory, units: tuple[int, int]
-) -> tuple[tuple[Moves, Moves], tuple[Content, ...], tuple[Content, ...]]:
-    """Return two kernels of one stream, and what their data are before and after: of an array like the output.
+) -> tuple[tuple[Moves, ...], tuple[Content, ...], tuple[Content, ...]]:
+    """Return kernels on *units*, and what their data are before and after: of an array like the output.
+
+    On one node two rings, one after the other; on several the kernels of a hierarchical all-reduce, concurrently.
 
     The all-gather sends the chunk that the reduce-scatter leaves from where that lies; what it gathers lies apart.
     """
     c, has_channels = op.chunk_granules, op.machine.gpu.collective_kernel.kind == "channels"
+    if op.ranks.n_nodes > 1:
+        found = levels(op, memory, "all-reduce", units=units)
+        return tuple(found.kernels), found.inputs, found.outputs
 
     def placed(collective: Op, array: str) -> tuple[Moves, int]:
         schedule = ring_schedule(op.machine, collective, op.n, c, units[1] - units[0])
@@ -216,9 +226,9 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
         raise UsageError(
             f"strategy.all_reduce: is {algorithm}, and the GPUs are on {where}; take `{LEVELS[n_nodes > 1]}`"
         )
-    is_free = algorithm not in {RING, NVLS} and n_compute_units is None
+    is_free = algorithm not in {RING, NVLS} and (n_compute_units is None or n_nodes > 1)
     if algorithm in LEVELS or (is_free and way_of(op.machine, op.n) != "ring"):
-        return (levels_part(op, "all-reduce"),)
+        return (levels_part(op, "all-reduce", n_compute_units if n_nodes > 1 else None),)
     if algorithm == NVLS or (is_free and takes_switch(op.machine, "all-reduce", op.n, size)):
         return (nvls_part(op, "all-reduce"),)
     if op.machine.gpu.collective_kernel.kind == "channels":
@@ -228,12 +238,20 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
     )  # fmt: skip
 
 
-def levels_part(op: Operator, collective: Op) -> Part | None:
-    """Return *collective* alone, direct or hierarchical; None on one GPU."""
+def levels_part(
+    op: Operator, collective: Op, n_compute_units: int | None = None, *, has_near_memory: bool = False
+) -> Part | None:
+    """Return *collective* alone, direct or hierarchical, on a number of compute units; None on one GPU."""
     if op.n == 1:
         return None
     name = f"{collective}, {'direct' if op.ranks.n_nodes == 1 else 'hierarchical'}"
-    return part_of(op, collective.replace("-", "_"), name, lambda op, rank: levels_program(op, rank, collective))
+    name = named(f"{name}, near memory" if has_near_memory else name, n_compute_units)
+    units = None if n_compute_units is None else (0, n_compute_units)
+
+    def program_of(op: Operator, rank: int) -> Program:
+        return levels_program(op, rank, collective, units, has_near_memory=has_near_memory)
+
+    return part_of(op, collective.replace("-", "_"), name, program_of)
 
 
 def nvls_part(op: Operator, collective: Op) -> Part | None:

@@ -9,8 +9,6 @@ An all-gather goes the other way: complete tiles are sent over the rail, and fro
 Pinned by ``tests/program/test_rails.py``.
 """
 
-from typing import Any
-
 import numpy as np
 
 from t3sim.config.limits import MOST_CONTEXTS
@@ -38,8 +36,8 @@ class Rails:
         ranks, lengths = op.ranks, {len(op.chunk(p)) for p in range(op.n)}
         if len(lengths) > 1:
             raise UsageError(
-                f"workload: {op.tiles.n_workgroups} tiles cannot be shared equally by {op.n} GPUs, which on several nodes"
-                " have to own as many tiles each; take another shape or tiling"
+                f"workload: {op.tiles.n_workgroups} tiles cannot be shared equally by {op.n} GPUs, which on several"
+                " nodes have to own as many tiles each; take another shape or tiling"
             )
         self._op, self.tiles = op, PackedTiles(op, op.tiles)
         self.nodes, self.gpus = ranks.n_nodes, ranks.per_node
@@ -105,7 +103,7 @@ class Rails:
         The output has a place for every tile.  *blocks* commands at a time send own tiles to the GPUs of the node, and
         as many, as far as the engine has them, those that came over the rail.
         """
-        op, ranks, g, each = self._op, self._op.ranks, self.gpus, self.tiles.each
+        ranks, g, each = self._op.ranks, self.gpus, self.tiles.each
         arrived = memory.signal("arrived")
         come = memory.signal("over the rail", (self.nodes - 1) * self.tiles.n) if self.nodes > 1 else arrived
         n_added = self.n_posts + self.nodes - 1

@@ -29,11 +29,17 @@ def pieces_of(op: Operator, n_granules: int) -> list[Piece]:
 class Roles:
     """The roles of a collective in the making."""
 
-    def __init__(self, op: Operator, names: Sequence[str]) -> None:
-        """Each of *names* gets its own compute units, one for each channel; ``UsageError`` if there are too few."""
-        n_units, spec = op.machine.gpu.n_compute_units, op.machine.gpu.collective_kernel
+    def __init__(self, op: Operator, names: Sequence[str], units: tuple[int, int] | None = None) -> None:
+        """Each of *names* gets its own compute units, of *units* (None: all), one for each channel.
+
+        ``UsageError`` if there are too few.
+        """
+        spec = op.machine.gpu.collective_kernel
+        self._first, stop = units or (0, op.machine.gpu.n_compute_units)
+        n_units = stop - self._first
         if len(names) > n_units:
-            raise UsageError(f"machine.gpu.n_compute_units: is {n_units}, and the collective has {len(names)} roles")
+            key = "machine.gpu.n_compute_units" if units is None else "strategy.communication_units"
+            raise UsageError(f"{key}: is {n_units}, and the collective has {len(names)} roles")
         self.op, self.n_channels = op, min(spec.channels, n_units // max(len(names), 1))
         self.columns: dict[str, list[list[Step]]] = {name: [[] for _ in range(self.n_channels)] for name in names}
         self.messages: list[Step] = []
@@ -52,7 +58,8 @@ class Roles:
         made = [
             Moves(
                 name=name, steps=self._table(columns), n_workgroups=self.n_channels,
-                units=(i * self.n_channels, (i + 1) * self.n_channels), stream=i, startup=spec.launch,
+                units=(self._first + i * self.n_channels, self._first + (i + 1) * self.n_channels), stream=i,
+                startup=spec.launch,
                 wake=spec.slice_overhead, until=tuple(until) if i == 0 else (),
             )
             for i, (name, columns) in enumerate(self.columns.items())

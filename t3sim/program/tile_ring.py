@@ -1,6 +1,6 @@
-"""Ring reduce-scatter of a subset of the tiles of a GEMM, which stores them in the buffers of the ring."""
+"""Reduce-scatter of a subset of the tiles of a GEMM, which stores them in its buffers: a ring, or levels of nodes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from t3sim.collective.choice import ring_schedule
 from t3sim.program.engine_ring import engine_ring
 from t3sim.program.kernels import ring
+from t3sim.program.levels import levels, place_of
 from t3sim.program.operations import Content, Ints, Memory, Moves, Tiles
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles
@@ -23,9 +24,12 @@ COMMUNICATION_UNITS = Parameter(
 
 @dataclass(frozen=True)
 class TileRing:
-    """Tiles of a GEMM in order, as many of each chunk, and the kernel that reduces and scatters them."""
+    """Tiles of a GEMM in order, as many of each chunk, and the kernels that reduce and scatter them.
 
-    kernel: Moves
+    These are concurrent, each in a stream of its own.
+    """
+
+    kernels: tuple[Moves, ...]
     first: Ints  # granule of each tile
     pitch: Ints
     n_granules: int  # of all tiles
@@ -38,10 +42,20 @@ def tile_ring(
 ) -> TileRing:
     """Return the ring of *tiles*, workgroups of the GEMM called *gemm*, in chunks of like tiles.
 
-    It runs on *units*; None: on an engine that adds.
+    It runs on *units*; None: on an engine that adds.  With several nodes it is hierarchical (``program.levels``).
     """
     packed = PackedTiles(op, trace, tiles)
-    each = packed.each
+    each, own = packed.each, packed.position == op.n - 1
+    ends = [sum(piece) for piece in packed.pieces()]
+    begins = [*(first for first, _ in packed.pieces()[1:]), each]
+    gaps = [(end, begin - end) for end, begin in zip(ends, begins, strict=True) if begin > end]
+    if op.ranks.n_nodes > 1:
+        placed = levels(op, memory, "reduce-scatter", f"{name}, ", each, units)
+        first = placed.data.first + place_of(op, op.owner(packed.position)) * each + packed.inside
+        reduced = Tiles(gemm, tiles[own], placed.output.first + packed.inside[own], packed.width[own])
+        padding = tuple(Content(one.first + at, n, one.chunk, of=0) for one in placed.inputs for at, n in gaps)
+        kernels = tuple(replace(one, name=f"{name}, {one.name}") for one in placed.kernels)
+        return TileRing(kernels, first, packed.width, int(packed.size.sum()), reduced, padding)
     if units is None:
         kernel, schedule = engine_ring(op, memory, "reduce-scatter", each, name)
     else:
@@ -50,10 +64,6 @@ def tile_ring(
     data: Any = next(buffer.first for buffer in memory.buffers if buffer.name == name)
     given, (summed,) = ring_contents("reduce-scatter", op.n, each, has_channels=schedule.n_units is not None)
     first = data + np.array([one.first for one in given])[packed.position] + packed.inside
-    own = packed.position == op.n - 1
     reduced = Tiles(gemm, tiles[own], data + summed.first + packed.inside[own], packed.width[own])
-    ends = [sum(piece) for piece in packed.pieces()]
-    begins = [*(first for first, _ in packed.pieces()[1:]), each]
-    gaps = [(end, begin - end) for end, begin in zip(ends, begins, strict=True) if begin > end]
     padding = tuple(Content(data + one.first + at, n, one.chunk, of=0) for one in given for at, n in gaps)
-    return TileRing(kernel, first, packed.width, int(packed.size.sum()), reduced, padding)
+    return TileRing((kernel,), first, packed.width, int(packed.size.sum()), reduced, padding)

@@ -32,8 +32,11 @@ def engine_all_gather_part(op: Operator) -> Part:
     return part_of(op, "all_gather", "all-gather, engine", program_of)
 
 
+ONE_NODE = "its engine sends to the neighbour; take `t3-direct`"
+
+
 @strategy(
-    "ace", shares_rows=True, parameters={"splits": SPLITS}, arbitration="round_robin",
+    "ace", one_node=ONE_NODE, shares_rows=True, parameters={"splits": SPLITS}, arbitration="round_robin",
     needs="an engine that runs collectives (ACE)", order=28,
 )  # fmt: skip
 def ace(op: Operator, params: Params) -> Plan:

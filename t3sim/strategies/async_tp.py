@@ -42,7 +42,20 @@ def async_tp_program(op: Operator, rank: int, host: int) -> Program:
     return program(op, rank, memory, *run_by(op, operations, host), outputs=(chunks.reduced("own gemm"),))
 
 
-@strategy("async-tp", shares_rows=True, parameters={"host": HOST}, arbitration="round_robin", splits_k=True, order=11)
+ONE_NODE = (
+    "PyTorch's symmetric memory is that of GPUs which address each other; take `flux-push` or `copy-engine-scatter`"
+)
+
+
+@strategy(
+    "async-tp",
+    one_node=ONE_NODE,
+    shares_rows=True,
+    parameters={"host": HOST},
+    arbitration="round_robin",
+    splits_k=True,
+    order=11,
+)
 def async_tp(op: Operator, params: Params) -> Plan:
     """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
     return Plan(in_order(async_tp_part(op, params), all_gather_part(op)), also=(gemm_part(op),))

@@ -46,8 +46,12 @@ def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
     return program(op, rank, memory, *run_by(op, operations, host), inputs=(rows,), outputs=outputs)
 
 
+ONE_NODE = "PyTorch's symmetric memory is that of GPUs which address each other; take `flux-ag`"
+
+
 @strategy(
     "async-tp-ag",
+    one_node=ONE_NODE,
     shares_rows=True,
     parameters={"host": HOST},
     arbitration="round_robin",

@@ -93,5 +93,9 @@ def copy_engine_scatter(op: Operator, params: Params) -> Plan:
     if has_nodes and params["local_rows"] == COPIED:
         raise UsageError("strategy.local_rows: is copied, and rows for other nodes are stored where they are added up;"
                          " take in_place")  # fmt: skip
-    units = op.machine.gpu.n_compute_units - params["communication_units"] if has_nodes and params["communication_units"] else None
+    units = (
+        op.machine.gpu.n_compute_units - params["communication_units"]
+        if has_nodes and params["communication_units"]
+        else None
+    )
     return fused_plan(op, lambda op, rank: scatter_program(op, rank, **params), ordered=op.in_whole_rows(units))

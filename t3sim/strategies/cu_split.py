@@ -25,7 +25,7 @@ def split_program(op: Operator, rank: int, n_compute_units: int) -> Program:
     kernel = gemm(op, memory, rank, units=(0, n_all - n_compute_units))
     made = Tiles("gemm", np.arange(op.tiles.n_workgroups), kernel.stores.first, kernel.stores.pitch, of=0)
     collectives, given, summed = all_reduce(op, memory, (n_all - n_compute_units, n_all))
-    beside = (replace(one, stream=1, traffic_class=1) for one in collectives)
+    beside = (replace(one, stream=1 + one.stream, traffic_class=1) for one in collectives)
     return program(op, rank, memory, kernel, *beside, inputs=given, outputs=(made, *summed))
 
 

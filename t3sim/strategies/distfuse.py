@@ -51,8 +51,17 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
     return program(op, rank, memory, *operations, outputs=(everything,))
 
 
+ONE_NODE = "it loads from the memory of other GPUs; take `flux-push` or `t3-direct`"
+
+
 @strategy(
-    "distfuse", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=17
+    "distfuse",
+    one_node=ONE_NODE,
+    shares_rows=True,
+    parameters=PARAMETERS,
+    arbitration="round_robin",
+    operators=("gemm-ar",),
+    order=17,
 )
 def distfuse(op: Operator, params: Params) -> Plan:
     """``communication_units`` run the all-reduce of one or two ``shots``; after it every GPU has the whole output."""

@@ -53,8 +53,12 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     return program(op, rank, memory, *operations, outputs=(reduced,))
 
 
+ONE_NODE = "it loads from the memory of other GPUs; take `flux-push`"
+
+
 @strategy(
     "flux-pull",
+    one_node=ONE_NODE,
     shares_rows=True,
     parameters={"communication_units": COMMUNICATION_UNITS},
     arbitration="round_robin",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from t3sim.config.experiment import OperatorKind
-from t3sim.errors import PluginError, home_of
+from t3sim.errors import PluginError, UsageError, home_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
 from t3sim.program.moe_operator import AnyOperator
@@ -112,6 +112,7 @@ class OverlapStrategy:
     has_stages: bool = False  # whether the tiles of a GEMM are made in as many stages as there are GPUs, none empty
     shares_rows: bool = False  # whether ranks own equal shares of the rows, to which rows of zeros are added if need be
     operators: tuple[OperatorKind, ...] = ("gemm-rs", "gemm-ar")  # that a workload with a GEMM may ask of it
+    one_node: str = ""  # why it needs all GPUs on one node, and what to take on several; none: it runs on several
     caution: str = ""  # what measurements of others say against it that is not explained; advice that names it says so
     refines: str | None = None  # the strategy that this one improves: a report says what it gains
     order: int | None = None  # of its bars, and which colour; None: after those that have a number
@@ -120,7 +121,15 @@ class OverlapStrategy:
         check_declaration(self.plan, "op, params", self.parameters)
 
     def __call__(self, op: AnyOperator, params: Mapping[str, Any]) -> Plan:
-        """Return the plan of a sublayer; raises ``PluginError`` if it is something else."""
+        """Return the plan of a sublayer; raises ``PluginError`` if it is something else.
+
+        ``UsageError`` if the GPUs are on several nodes, and it needs them on one.
+        """
+        if self.one_node and op.ranks.n_nodes > 1:
+            where = f"{op.n} GPUs are on {op.ranks.n_nodes} nodes"
+            raise UsageError(
+                f"machine.link.gpus_per_node: {where}, and {self.name} is for those of one: {self.one_node}"
+            )
         if isinstance(op, Operator):
             op = op.with_equal_rows() if self.shares_rows else op
             op = op if self.splits_k else op.unsplit(self.name)

@@ -7,7 +7,6 @@ normal kernels); ``moe-low-latency`` sends it to each expert (its low-latency ke
 from collections.abc import Callable
 from typing import TypeVar
 
-from t3sim.program.kernels import refuse_several_nodes
 from t3sim.program.moe_batches import two_batches_program
 from t3sim.program.moe_fused import FusedLayer
 from t3sim.program.moe_layer import MoeLayer, program_of_stages
@@ -32,7 +31,7 @@ LAYOUT = Parameter(
             "of the same tokens.",
 )  # fmt: skip
 
-ON_NODES = "`moe-sequential` or `moe-low-latency`, which use network interfaces"
+ONE_NODE = "it stores at GPUs that it addresses; take `moe-sequential` or `moe-low-latency`"
 Layer = TypeVar("Layer", bound=MoeLayer)
 # Between dispatch and combine: role of its part, name, what it does.
 GEMM_STAGES: tuple[tuple[str, str, Callable[[MoeLayer], list[Operation]]], ...] = (
@@ -85,10 +84,9 @@ def moe_low_latency(op: MoeOperator, _params: Params) -> Plan:
     return Plan(in_order(*(stage_part(op, LowLatencyLayer, *one) for one in stages)))
 
 
-@strategy("moe-fused", operators=("moe",), arbitration="round_robin")
+@strategy("moe-fused", one_node=ONE_NODE, operators=("moe",), arbitration="round_robin")
 def moe_fused(op: MoeOperator, _params: Params) -> Plan:
     """One kernel: tiles of an expert start when its rows have come, and their epilogues send the rows back."""
-    refuse_several_nodes(op, "moe-fused", ON_NODES)
     return Plan(in_order(layer_part(op, lambda rank: FusedLayer(op, rank).program())))
 
 
@@ -122,12 +120,12 @@ COMMANDS = Parameter(
 
 
 @strategy(
-    "moe-t3", operators=("moe",), arbitration="round_robin", needs="T3's tracker and DMA engine, near-memory reduction",
+    "moe-t3", one_node=ONE_NODE, operators=("moe",), arbitration="round_robin",
+    needs="T3's tracker and DMA engine, near-memory reduction",
     parameters={"dispatch": DISPATCH, "combine": COMBINE, "blocks_in_flight": COMMANDS},
 )  # fmt: skip
 def moe_t3(op: MoeOperator, params: Params) -> Plan:
     """T3's engine dispatches, its tracker starts tiles, and rows are added up near memory of their tokens."""
-    refuse_several_nodes(op, "moe-t3", ON_NODES)
 
     def program_of(rank: int) -> Program:
         return TriggeredLayer(

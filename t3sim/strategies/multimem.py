@@ -92,8 +92,12 @@ def reduced_plan(op: Operator, name: str, params: Params, *, is_gathered: bool) 
     return Plan(in_order(part_of(fitting, "fused", "fused", form, is_arbitrated=True)), also=(gemm_part(op),))
 
 
+ONE_NODE = "a switch adds up for the GPUs of one node; take `flux-push`"
+
+
 @strategy(
-    "multimem-rs", shares_rows=True, parameters={"communication_units": UNITS}, arbitration="round_robin",
+    "multimem-rs", one_node=ONE_NODE, shares_rows=True, parameters={"communication_units": UNITS},
+    arbitration="round_robin",
     operators=("gemm-rs",), order=25,
 )  # fmt: skip
 def multimem_rs(op: Operator, params: Params) -> Plan:
@@ -102,7 +106,8 @@ def multimem_rs(op: Operator, params: Params) -> Plan:
 
 
 @strategy(
-    "multimem-ar", shares_rows=True, parameters={"communication_units": UNITS}, arbitration="round_robin",
+    "multimem-ar", one_node=ONE_NODE, shares_rows=True, parameters={"communication_units": UNITS},
+    arbitration="round_robin",
     operators=("gemm-ar",), order=26,
 )  # fmt: skip
 def multimem_ar(op: Operator, params: Params) -> Plan:

@@ -83,8 +83,17 @@ def multimem_ag_program(op: Operator, rank: int, chunks: int, units: int) -> Pro
     return program(op, rank, memory, *operations, inputs=(gathered[0],), outputs=(made,))
 
 
+ONE_NODE = "a switch has multicast to the GPUs of one node; take `flux-ag`"
+
+
 @strategy(
-    "multimem-ag", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", operators=("ag-gemm",), order=27
+    "multimem-ag",
+    one_node=ONE_NODE,
+    shares_rows=True,
+    parameters=PARAMETERS,
+    arbitration="round_robin",
+    operators=("ag-gemm",),
+    order=27,
 )
 def multimem_ag(op: Operator, params: Params) -> Plan:
     """``communication_units`` store the local rows at all GPUs in ``chunks``, the others run the GEMM."""

@@ -51,7 +51,18 @@ def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> 
     return replace(by_engine, operations=tuple(operations))
 
 
-@strategy("sm-specialised", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", operators=OF, order=15)
+ONE_NODE = "its compute units store at GPUs that they address; take `flux-push` or `flux-ag`"
+
+
+@strategy(
+    "sm-specialised",
+    one_node=ONE_NODE,
+    shares_rows=True,
+    parameters=PARAMETERS,
+    arbitration="round_robin",
+    operators=OF,
+    order=15,
+)
 def sm_specialised(op: Operator, params: Params) -> Plan:
     """``communication_units`` send, the others run the GEMM; ``chunks`` of the rows of a rank, or ``tile_rows``."""
     chunks, units = params["chunks"], params["communication_units"]

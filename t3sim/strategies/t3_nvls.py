@@ -38,8 +38,12 @@ def nvls_program(op: Operator, rank: int, blocks: int, *, is_gathered: bool) -> 
     return program(op, rank, memory, *operations, outputs=sums.outputs())
 
 
+ONE_NODE = "a switch adds up for the GPUs of one node; take `t3-direct`"
+
+
 @strategy(
-    "t3-nvls", arbitration="round_robin", needs="T3's tracker and DMA engine, which loads sums from the switch",
+    "t3-nvls", one_node=ONE_NODE, arbitration="round_robin",
+    needs="T3's tracker and DMA engine, which loads sums from the switch",
     parameters={"blocks_in_flight": BLOCKS_IN_FLIGHT}, refines="t3", order=24,
 )  # fmt: skip
 def t3_nvls(op: Operator, params: Params) -> Plan:

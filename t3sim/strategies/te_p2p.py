@@ -40,8 +40,12 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
     return program(op, rank, memory, *run_by(op, operations, host), outputs=(chunks.reduced("own gemm"),))
 
 
+ONE_NODE = "TransformerEngine's user buffers reach the GPUs of one node; take `flux-push` or `copy-engine-scatter`"
+
+
 @strategy(
     "te-p2p-rs",
+    one_node=ONE_NODE,
     parameters={"streams": STREAMS, "host": HOST},
     arbitration="round_robin",
     splits_k=True,

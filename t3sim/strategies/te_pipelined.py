@@ -41,7 +41,7 @@ def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Pr
             order=part.order(rank, by_owner=True), units=(0, n_all - units), posts=(Post(made[s]),),
             first_tile=s * (len(every) // op.n),
         ))  # fmt: skip
-        rings.append(replace(ring.kernel, stream=1, after=(Wait(made[s], 1),), traffic_class=1))
+        rings += [replace(one, stream=1, after=(Wait(made[s], 1),), traffic_class=1) for one in ring.kernels]
         inputs += ring.padding
         outputs.append(ring.reduced)
     return program(op, rank, memory, *run_by(op, gemms), *rings, inputs=tuple(inputs), outputs=tuple(outputs))
@@ -64,7 +64,17 @@ def check_splits(op: Operator, splits: int) -> None:
         raise UsageError(f"strategy.splits: is {splits}, which does not divide the {n} columns; {nearest} does")
 
 
-@strategy("te-pipelined-rs", shares_rows=True, parameters=PARAMETERS, arbitration="round_robin", order=13)
+ONE_NODE = "TransformerEngine's user buffers reach the GPUs of one node; take `wave-groups` or `flux-push`"
+
+
+@strategy(
+    "te-pipelined-rs",
+    one_node=ONE_NODE,
+    shares_rows=True,
+    parameters=PARAMETERS,
+    arbitration="round_robin",
+    order=13,
+)
 def te_pipelined(op: Operator, params: Params) -> Plan:
     """``splits`` of the columns; ``communication_units`` run the reduce-scatters, the others the GEMMs."""
     splits, units = params["splits"], params["communication_units"]

@@ -4,7 +4,7 @@ from functools import partial
 
 from t3sim.program.gathering import Gathering
 from t3sim.program.host import HOST, STREAMS, run_by
-from t3sim.program.kernels import program, refuse_several_nodes, refuse_without_engines
+from t3sim.program.kernels import program, refuse_without_engines
 from t3sim.program.operations import Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan, gemm_part
@@ -33,8 +33,12 @@ def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Prog
     return program(op, rank, memory, *run_by(op, operations, host), inputs=gathering.shards[:1], outputs=outputs)
 
 
+ONE_NODE = "TransformerEngine's user buffers reach the GPUs of one node; take `flux-ag`"
+
+
 @strategy(
     "te-ring-ag",
+    one_node=ONE_NODE,
     parameters={"streams": STREAMS, "host": HOST},
     arbitration="round_robin",
     operators=("ag-gemm",),
@@ -47,6 +51,5 @@ def te_ring_ag(op: Operator, params: Params) -> Plan:
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
     refuse_without_engines(op, "te-ring-ag")
-    refuse_several_nodes(op, "te-ring-ag", "`sequential`")
     program_of = partial(te_ring_ag_program, streams=min(params["streams"], op.n), host=params["host"])
     return fused_plan(op, program_of)

@@ -7,7 +7,7 @@ import numpy as np
 
 from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program
-from t3sim.program.operations import STORE, Content, Program, Wait
+from t3sim.program.operations import STORE, Content, Operation, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
@@ -28,14 +28,15 @@ def wave_groups_program(op: Operator, rank: int, waves: int, units: int) -> Prog
     of_a_rank = -(-waves * n_units * each // op.tiles.n_workgroups)
     edges = [*range(0, each, of_a_rank), each]
     inputs: list[Content] = []
-    made, rings, outputs, order = memory.signal("made", len(edges) - 1), [], [], []
+    rings: list[Operation] = []
+    made, outputs, order = memory.signal("made", len(edges) - 1), [], []
     for g, (low, high) in enumerate(pairwise(edges)):
         tiles = (np.arange(op.n)[:, None] * each + np.arange(low, high)).ravel()
         of_group = tile_ring(op, memory, f"reduce-scatter {g}", "gemm", op.owned, tiles, (n_units, n_units + units))
         stores.kind[tiles], stores.signal[tiles] = STORE, made[g]
         stores.first[tiles], stores.pitch[tiles] = of_group.first, of_group.pitch
         full = (Wait(made[g], of_group.n_granules),)
-        rings.append(replace(of_group.kernel, stream=1, after=full, traffic_class=1))
+        rings += [replace(one, stream=1 + one.stream, after=full, traffic_class=1) for one in of_group.kernels]
         inputs += of_group.padding
         outputs.append(of_group.reduced)
         order.append(tiles)

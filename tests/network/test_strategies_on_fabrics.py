@@ -40,8 +40,8 @@ LINKED_IN_A_RING = {
     "wave-groups",
 }
 WITH_MULTICAST = {"multimem-ag", "multimem-ar", "multimem-rs", "t3-nvls"}
-# With two GPUs to a node, collectives have a level for each; whatever else a strategy does stays on a node.
-ON_TWO_NODES = {"sequential", "ideal-overlap", "published-overlap"}
+# Those that do not declare that they need one node, nor multicast: what leaves a node is sent by network interfaces.
+ON_TWO_NODES = {name for name in overlap_strategies if not overlap_strategies.get(name).one_node}
 
 
 def experiment_of(name: str, operator: str, link: str) -> str:
