@@ -295,6 +295,15 @@ def parameters_table(strategy: OverlapStrategy) -> str:
                      + ["| " + " | ".join(row) + " |" for row in rows]) if rows else ""  # fmt: skip
 
 
+def nodes_table() -> str:
+    """Return which strategies need their GPUs on one node, and why."""
+    by_reason: dict[str, list[str]] = {}
+    for one in (one for one in in_order() if one.one_node):
+        by_reason.setdefault(one.one_node, []).append(f"`{one.name}`")
+    return "\n".join(["| on one node only | why, and what to take on several |", "| --- | --- |"]
+                     + [f"| {', '.join(names)} | {reason} |" for reason, names in by_reason.items()])  # fmt: skip
+
+
 def strategy_block(strategy: OverlapStrategy, record: RunRecord, reference: RunRecord, has_picture: bool) -> str:
     """Return what is generated of the section of a strategy: its label, time, parameters and timeline."""
     label = {"bound": "bound", "estimate": "bound"}.get(strategy.kind)
@@ -323,6 +332,7 @@ def refresh_strategies(folder: Path) -> None:
     """Run every strategy on one GEMM, and write the tables and the pictures of its page."""
     gemm = SHOWN["workload"]["gemm"]
     blocks = {
+        "nodes": nodes_table(),
         "case": f"Times are of a GEMM of {gemm['m']} x {gemm['n']} x {gemm['k']} on each of four GPUs of the machine"
         f" `h200`, kernel `{SHOWN['tiling']}`, and of its collectives: before it, or after it with an all-gather."
         " Layers of experts (`moe`) have {n_experts} experts, {top_k} of them for each of {tokens_per_gpu} tokens of a"

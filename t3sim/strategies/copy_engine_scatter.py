@@ -60,7 +60,9 @@ def scatter_program(
         kernel = replace(kernel, order=op.order_of(by_chunk))
         commands = [[one for k in range(cut.n) for one in of_node[k :: cut.n]] for of_node in commands]
     flat = [one for of_node in commands for one in of_node]
-    scatter, sent = copies_of_ranks("scatter", flat, min(engines, g - 1), memory, stream=1, launch=0)
+    scatter, sent = (
+        copies_of_ranks("scatter", flat, min(engines, g - 1), memory, stream=1, launch=0) if flat else ([], ())
+    )
     own_are_stored = [Wait(stored[i], counts[i]) for i in range((op.n - 1) * cut.n, op.n * cut.n)]
     whole, keep = [(0, cut.n_granules)], []
     if is_copied:
