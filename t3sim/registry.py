@@ -22,7 +22,7 @@ class Parameter:
     """A parameter that an entry declares: a whole number, or one of a few words that stand for one.
 
     ``schemes_of``: kinds of operator for which advice treats its values as separate schemes; with
-    others it has no effect.
+    others it has no effect.  ``on_nodes``: it has an effect on several nodes only.
 
     Raises ``ValueError`` for a default that is not a value of the parameter.
     """
@@ -38,6 +38,7 @@ class Parameter:
     tried: tuple[int | str, ...] = ()  # that a search for the best value looks at; none: the default alone
     meaning: str = ""
     schemes_of: tuple[str, ...] = ()
+    on_nodes: bool = False
 
     def __post_init__(self) -> None:
         for value in (*self.tried, *(() if self.default is None else (self.default,))):

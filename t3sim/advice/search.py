@@ -25,6 +25,7 @@ from itertools import product
 from typing import Any
 
 from t3sim.analytic.outline import Known, part_outline, plan_outline
+from t3sim.collective.ranks import Ranks
 from t3sim.config.experiment import OperatorKind, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import EnvironmentFailure, T3SimError, UsageError
@@ -103,11 +104,12 @@ def candidates(run: RunSpec, given: dict[str, Any]) -> list[Candidate]:
     """
     operator = run.workload.operator
     entries = [one for one in in_order() if one.availability == "exists today" and operator in one.operators]
-    return [one for entry in entries for one in of_strategy(entry, run.machine, given, operator)]
+    n_nodes = Ranks.of(run.workload.tp, run.machine.link.gpus_per_node).n_nodes
+    return [one for entry in entries for one in of_strategy(entry, run.machine, given, operator, n_nodes)]
 
 
 def of_strategy(
-    entry: OverlapStrategy, machine: MachineSpec, given: dict[str, Any], operator: OperatorKind
+    entry: OverlapStrategy, machine: MachineSpec, given: dict[str, Any], operator: OperatorKind, n_nodes: int = 1
 ) -> Iterator[Candidate]:
     """Yield *entry* with each combination of the values tried; parameters without any keep their default."""
     tried: dict[str, tuple[Any, ...]] = {}
@@ -118,7 +120,7 @@ def of_strategy(
             tried[name] = (given[name],)
         elif parameter is HOST:
             tried[name] = hosts_of(machine)
-        elif parameter.tried:
+        elif parameter.tried and (n_nodes > 1 or not parameter.on_nodes):
             tried[name] = tuple(value for value in parameter.tried if parameter.excess(value, machine) is None)
         elif parameter.default is None:
             return

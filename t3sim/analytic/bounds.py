@@ -111,16 +111,16 @@ def link_ticks(machine: MachineSpec, chunks: Sequence[int], ticks: TickBase, rou
     if len(chunks) == 1:
         return 0
     start, latency = ticks.from_ps(machine.gpu.kernel_launch), ticks.from_ps(machine.link.latency)
-    n_nodes, nic, rate, least = ranks_of(machine, len(chunks)).n_nodes, machine.link.nic, data_rate(machine), 0
+    n_nodes, nic, rate, least = (
+        Ranks.of(len(chunks), machine.link.gpus_per_node).n_nodes,
+        machine.link.nic,
+        data_rate(machine),
+        0,
+    )
     if n_nodes > 1 and nic is not None:
         rate += nic.bandwidth
         least = rounds * (n_nodes - 1) * min(chunks) * ticks.hz // nic.bandwidth + ticks.from_ps(nic.latency)
     return start + max(rounds * (sum(chunks) - max(chunks)) * ticks.hz // rate + latency, least)
-
-
-def ranks_of(machine: MachineSpec, n: int) -> Ranks:
-    """Return *n* GPUs in the nodes of *machine*."""
-    return Ranks.of(n, machine.link.gpus_per_node)
 
 
 def data_rate(machine: MachineSpec) -> int:
@@ -171,7 +171,7 @@ def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int
     chunks, gemm = chunk_bytes(trace), trace.gemm
     scattered = 3 * sum(chunks) - 4 * max(chunks)
     if machine.link.topology != "ring" or len(chunks) == 1:
-        scattered = sum(chunks) + 2 * (ranks_of(machine, len(chunks)).n_nodes - 1) * min(chunks)
+        scattered = sum(chunks) + 2 * (Ranks.of(len(chunks), machine.link.gpus_per_node).n_nodes - 1) * min(chunks)
     operands = operand_bytes(gemm)
     return _channel_ticks(machine, max(operands + scattered, 0), ticks)
 

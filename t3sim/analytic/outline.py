@@ -33,6 +33,7 @@ from t3sim.program.operations import (
     Program,
     is_of_commands,
     is_on_network,
+    is_stepwise,
     reaches_others,
     tile_granules,
 )
@@ -156,7 +157,7 @@ class _Outline:
             assert isinstance(one, Moves)
             if self._is_on_engine(one):
                 self._copies(row, one)
-            elif one.engine is not None or reaches_others(one):
+            elif one.engine is not None or reaches_others(one) or is_stepwise(one):
                 self._ring(row, one)
             else:
                 row[loop.OP_KIND], row[loop.OP_TIME] = loop.LOCAL, self._local_time(one)

@@ -22,12 +22,12 @@ from t3sim.program.row_chunks import RowChunks
 from t3sim.registry import Parameter
 
 NODE_SUM_UNITS = Parameter(
-    0, minimum=0, below="gpu.n_compute_units",
+    0, minimum=0, below="gpu.n_compute_units", tried=(0, 16), on_nodes=True,
     meaning="With several nodes: compute units reserved for adding up what goes to other nodes; 0: all compute units"
             " add up, concurrently with the GEMM.",
 )  # fmt: skip
 NODE_CHUNKS = Parameter(
-    "tile_rows", words={"tile_rows": 0}, minimum=1,
+    "tile_rows", words={"tile_rows": 0}, minimum=1, on_nodes=True,
     meaning="With several nodes: parts of the rows of a rank that are added up and sent to other nodes one by one; or"
             " one part for each row of tiles.",
 )  # fmt: skip

@@ -372,6 +372,11 @@ def is_on_network(operation: Operation) -> bool:
     return isinstance(operation, Moves) and operation.engine == NIC
 
 
+def is_stepwise(moves: Moves) -> bool:
+    """Return whether steps of a kernel wait or post by themselves, so that others go on before all of them are made."""
+    return bool((moves.steps["wait_signal"] != NONE).any() or (moves.steps["post_signal"] != NONE).any())
+
+
 def reaches_others(operation: Operation) -> bool:
     """Return whether an operation stores at other GPUs, loads from them or signals them."""
     if isinstance(operation, Barrier) or any(post.distance for post in operation.posts):

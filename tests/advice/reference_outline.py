@@ -28,6 +28,7 @@ from t3sim.program.operations import (
     Operation,
     Program,
     is_of_commands,
+    is_stepwise,
     reaches_others,
     tile_granules,
 )
@@ -166,7 +167,7 @@ class _Outline:
                 yield from self._ring(one)
             elif one.engine is not None:
                 yield from self._copies(one)
-            elif reaches_others(one):
+            elif reaches_others(one) or is_stepwise(one):
                 yield from self._ring(one)
             else:
                 yield self.env.timeout(self._local_time(one))

@@ -14,6 +14,11 @@ EIGHTH = (
     "machine.gpu.l2.capacity=7.5 MiB", "machine.gpu.collective_kernel.channels=3", "machine.link.bandwidth=45 GB/s",
 )  # fmt: skip
 
+TWO_NODES = (
+    "machine.link.topology=two-level", "machine.link.gpus_per_node=2", "machine.link.multicast=null",
+    "machine.link.nic={bandwidth: 6 GB/s, latency: 3 us, message_rate: 100000000}",
+)  # fmt: skip
+
 
 def run_of(
     strategy: str = "sequential", *overrides: str, shape: tuple[int, int, int] = (1024, 512, 512), tp: int = 4

@@ -15,7 +15,7 @@ from t3sim.program.parts import gemm_part
 from t3sim.program.plan import Part, parts_of
 from t3sim.system.simulate import operator_of, plan_for, simulate
 from tests.advice import reference_outline
-from tests.advice.small import run_of
+from tests.advice.small import TWO_NODES, run_of
 from tests.advice.test_search import random_case
 from tests.conftest import sample
 
@@ -106,6 +106,14 @@ def test_it_is_near_the_simulation_and_rather_below(strategy: str, operator: str
     """However few compute units communicate, and whatever they wait for."""
     given = (f"strategy.communication_units={units}",) if units else ()
     check_outline(run_of(strategy, f"workload.operator={operator}", *given, shape=(2048, 1024, 1024)))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "operator"),
+    [("flux-push", "gemm-rs"), ("copy-engine-scatter", "gemm-rs"), ("flux-ag", "ag-gemm"), ("t3", "gemm-rs")],
+)
+def test_it_is_near_the_simulation_on_two_nodes(strategy: str, operator: str) -> None:
+    check_outline(run_of(strategy, *TWO_NODES, f"workload.operator={operator}", shape=(2048, 1024, 1024)))
 
 
 def test_compute_units_without_a_workgroup_do_not_communicate() -> None:

@@ -24,7 +24,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.experiment.planning.estimate import phase_seconds
 from t3sim.system.parts import PhasePlan
 from t3sim.system.simulate import evaluate, operator_of
-from tests.advice.small import Simulator, run_of
+from tests.advice.small import TWO_NODES, Simulator, run_of
 from tests.conftest import DEEP, of_each, sample
 
 ENOUGH = 0.95  # of the answers: no candidate is faster by more than the error that is stated where nothing was measured
@@ -129,6 +129,21 @@ def test_what_the_links_do_not_lead_to_is_refused_when_its_turn_comes() -> None:
         settle([case], Simulator())
         taken.append((push.us is None, "does not lead to the GPU at distance" in push.refused))
     assert taken == [(True, True), (False, False)]
+
+
+def test_on_two_nodes_what_runs_there_is_compared() -> None:
+    """Parameters that have an effect on several nodes only are searched over there, and not on one."""
+    case, on_one = (case_of(run_of("sequential", *links, shape=(1024, 512, 512)), {}) for links in (TWO_NODES, ()))
+    names = [str(one.candidate) for one in case.choices]
+    assert "flux-push (communication_units 0)" in names
+    assert "flux-push" in [str(one.candidate) for one in on_one.choices]
+    kept = ("sequential", "flux-push", "async-tp")
+    case.choices = [one for one in case.choices if one.candidate.strategy in kept and one.host != "eager"]
+    settle([case], Simulator())
+    assert case.winner.candidate.strategy == "flux-push"
+    [refused] = [one.refused for one in case.choices if one.refused]
+    assert "2 nodes" in refused
+    assert "`flux-push`" in refused
 
 
 class Timed(Choice):

@@ -26,8 +26,8 @@ OF_EXPERTS = (
 )
 CHECKED = ("--no-figures", "--check", "--data")
 PLACE = re.compile(r"experiment\.yaml:\d+:\d+: [a-z]+(\.[a-z_]+)*: ")
-# Switches are simulated by the goldens and by `t3sim selfcheck`.
-SIMULATED = ("ring", "mesh", "two nodes")
+# Rings and switches are simulated by the goldens and by `t3sim selfcheck`.
+SIMULATED = ("mesh", "two nodes")
 EVERYWHERE = {"sequential", "ideal-overlap", "ideal-rs-nmc", "published-overlap", "published-rs-nmc"}
 LINKED_IN_A_RING = {
     *EVERYWHERE,

@@ -145,7 +145,7 @@ def run(
     link = ("machine.link.topology=two-level", "machine.link.ingress_buffer=64 KiB", NIC.format(*nic))
     point_of = (*link, ENGINES, f"machine.link.gpus_per_node={tp // 2}", f"workload.operator={operator}", *overrides)
     audit = Audit(has_checks=True, has_data=True)
-    result = simulate(point(strategy, *point_of, shape=(64 * tp, 128, 64), tp=tp), audit=audit)
+    result = simulate(point(strategy, *point_of, shape=(64 * tp, 64, 64), tp=tp), audit=audit)
     assert audit.n_values > 0
     return next(phase.ticks for phase in result.phases if phase.role == role) if role else result.total
 
@@ -171,6 +171,6 @@ def test_a_slow_network_is_busy_from_the_first_complete_tile_on() -> None:
     """Half its rate: longer by the bytes of the rail over the rate; latency: by itself, once."""
     ticks_per_us = TickBase.of(machine("t3-tiny")).hz / 1e6
     at, slower, later = (run("t3-direct", "gemm-rs", nic=nic, role="fused") for nic in ((100, 1), (50, 1), (100, 11)))
-    n_bytes = 64 * 128 * 2  # a chunk of the output
+    n_bytes = 64 * 64 * 2  # a chunk of the output
     assert slower - at == pytest.approx(n_bytes / 100 * ticks_per_us, rel=0.02)
     assert later - at == pytest.approx(10 * ticks_per_us, rel=0.02)
