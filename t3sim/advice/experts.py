@@ -2,24 +2,29 @@
 
 Each strategy of operator ``moe`` that exists today is simulated, with the first of the values that it declares as worth
 a try for its parameters; of those that come within a quarter of the fastest, all other values too.  There are no
-outlines: the memory decides much of these times.  A difference below ``WITHOUT`` is a tie.
+outlines: the memory decides much of these times.  A difference below ``WITHOUT`` is a tie.  What cannot even tie is not
+simulated: the memory at its peak takes longer to read the weights (two batches read them twice).  What other hardware
+would do is simulated at every ``REACH``-th number of tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from t3sim.advice.hardware import hardware_candidate
-from t3sim.advice.search import Candidate, Choice, Refusal, Simulate, of_strategy
+from t3sim.advice.hardware import REACH, hardware_candidate
+from t3sim.advice.search import REFUSALS, Candidate, Choice, Refusal, Simulate, of_strategy, reason_of
 from t3sim.advice.validated import WITHOUT
 from t3sim.config.experiment import RunSpec
 from t3sim.config.experts import ALIKE, ExpertsSpec, routing_called
 from t3sim.errors import ConfigError, UsageError
+from t3sim.experiment.planning.estimate import least_weights_s
 from t3sim.experiment.planning.plan import Experiment, load_experiment
+from t3sim.program.plan import InOrder, Part
 from t3sim.strategies.interface import in_order
+from t3sim.system.simulate import plan_for, work_of
 from t3sim.workload.models import named_model
 from t3sim.workload.routings import routing_of
 from t3sim.workload.sublayers import EXPERTS, lacks
@@ -43,6 +48,7 @@ class ExpertsCase:
     run: RunSpec
     choices: list[Choice]
     hardware: Choice | None = None  # what hardware would do that does not exist
+    least_us: dict[Candidate, float] = field(default_factory=dict)  # times of weights of candidates, found so far
 
     @property
     def experts(self) -> ExpertsSpec:
@@ -75,9 +81,31 @@ class ExpertsCase:
         """Return the choices that may be as fast as the winner."""
         return [one for one in self.best[1:] if (one.us or 0.0) < (self.best[0].us or 0.0) * (1 + WITHOUT)]
 
+    def least(self, choice: Choice) -> float:
+        """Return how many microseconds *choice* takes at least, for the weights; 0: it cannot be planned."""
+        found = self.least_us.get(choice.candidate)
+        if found is None:
+            found = self.least_us[choice.candidate] = least_us(choice.run)
+        return found
+
+    @property
+    def too_slow(self) -> list[Choice]:
+        """Return the choices that are not simulated, since they cannot be as fast as the fastest that was."""
+        if not self.simulated:
+            return []
+        limit = (self.simulated[0].us or 0.0) * (1 + WITHOUT)
+        return [one for one in self.choices if one.us is None and not one.refused and self.least(one) > limit]
+
     def wanted(self) -> list[Choice]:
-        """Return what is to be simulated next: one choice of each strategy, then all of those that come near."""
-        open_ones = [one for one in self.choices if one.us is None and not one.refused]
+        """Return what is to be simulated next: one choice of each strategy, then all of those that come near.
+
+        Strategies that read the weights more often than others wait for the times of these.
+        """
+        slow = self.too_slow
+        open_ones = [one for one in self.choices if one.us is None and not one.refused and one not in slow]
+        if open_ones and not self.simulated:
+            limit = min(map(self.least, open_ones)) * (1 + WITHOUT)
+            open_ones = [one for one in open_ones if self.least(one) <= limit]
         known = {one.candidate.strategy for one in self.simulated}
         first: dict[str, Choice] = {}
         for one in open_ones:
@@ -124,10 +152,14 @@ class ExpertsCase:
 
     def candidate_rows(self) -> list[list[Any]]:
         """Return the rows of ``experts_candidates.csv``."""
-        name = self.name()
-        return [
-            [*name, one.candidate.strategy, values_of(one.candidate), one.status, one.us, one.refused or None]
+        name, slow = self.name(), self.too_slow
+        reasons = [
+            one.refused or (f"its weights alone take {self.least(one):.1f} us" if one in slow else None)
             for one in self.choices
+        ]
+        return [
+            [*name, one.candidate.strategy, values_of(one.candidate), one.status, one.us, reason]
+            for one, reason in zip(self.choices, reasons, strict=True)
         ]
 
     def part_rows(self) -> list[list[Any]]:
@@ -196,6 +228,22 @@ def runs_of_experiment(experiment: Experiment) -> list[RunSpec]:
     return list({(one.machine, one.workload): one for one in runs}.values())
 
 
+def least_us(run: RunSpec) -> float:
+    """Return how many microseconds *run* takes at least, in which the memory reads the weights; 0: cannot be planned.
+
+    Parts of a plan that might overlap count for nothing.
+    """
+    try:
+        tree = plan_for(run, work_of(run)).tree
+    except REFUSALS as error:
+        reason_of(error)
+        return 0.0
+    parts = tree.of if isinstance(tree, InOrder) else (tree,)
+    own = [one for one in parts if isinstance(one, Part)]
+    ranks = zip(*(one.programs[: one.period] for one in own), strict=False)
+    return 1e6 * max((least_weights_s(programs, run.machine) for programs in ranks), default=0.0)
+
+
 def first_strategy() -> str:
     """Return the first strategy of layers of experts; raises ``UsageError`` if there is none."""
     found = next((one.name for one in in_order() if "moe" in one.operators), None)
@@ -216,6 +264,17 @@ def case_of(run: RunSpec, given: dict[str, Any], *, only_today: bool = True) -> 
     return ExpertsCase(run, [Choice(one, one.run(run)) for one in found], hardware)
 
 
+def leave_out_hardware(cases: Sequence[ExpertsCase]) -> None:
+    """Keep what other hardware would do at every ``REACH``-th number of tokens of a layer."""
+    nearest: dict[Any, int] = {}
+    for case in sorted(cases, key=lambda case: case.experts.tokens_per_gpu):
+        key, tokens = layer_of(case), case.experts.tokens_per_gpu
+        if key in nearest and tokens < REACH * nearest[key]:
+            case.hardware = None
+        else:
+            nearest[key] = tokens
+
+
 def settle(cases: Sequence[ExpertsCase], simulate: Simulate, say: Callable[[str], None] = lambda _text: None) -> None:
     """Simulate for all *cases* together, round by round, until none wants more; then other hardware."""
     while wanted := [one for case in cases for one in case.wanted()]:
@@ -224,6 +283,7 @@ def settle(cases: Sequence[ExpertsCase], simulate: Simulate, say: Callable[[str]
             one.take(found)
             if isinstance(found, Refusal) and not one.refused:
                 one.refused = "was not simulated"
+    leave_out_hardware([case for case in cases if case.hardware is not None and case.best])
     designs = [case.hardware for case in cases if case.hardware is not None and case.best]
     for one, found in zip(designs, simulate([one.run for one in designs]) if designs else (), strict=True):
         one.take(found)
@@ -234,13 +294,18 @@ def values_of(candidate: Candidate) -> str | None:
     return "; ".join(f"{name}={value}" for name, value in candidate.params) or None
 
 
+def layer_of(case: ExpertsCase) -> tuple[Any, ...]:
+    """Return what cases share that differ in the number of tokens only."""
+    model, machine, gpus, _, _, routing, _ = case.name()
+    return model, machine, gpus, routing
+
+
 def by_layer(cases: Sequence[ExpertsCase]) -> list[list[ExpertsCase]]:
     """Return the answered cases that differ in the number of tokens only, by that number."""
     found: dict[tuple[Any, ...], list[ExpertsCase]] = {}
     for case in cases:
         if case.best:
-            model, machine, gpus, _, _, routing, _ = case.name()
-            found.setdefault((model, machine, gpus, routing), []).append(case)
+            found.setdefault(layer_of(case), []).append(case)
     return [sorted(members, key=lambda case: case.experts.tokens_per_gpu) for members in found.values()]
 
 

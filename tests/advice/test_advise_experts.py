@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from t3sim.advice.experts import case_of, runs_of_model
+from t3sim.advice.experts import CANDIDATES, case_of, runs_of_model, settle
 from t3sim.strategies import in_order
 from tests.faults.refusals import t3sim_here
 
@@ -100,6 +101,32 @@ def test_numbers_of_compute_units_are_searched_over() -> None:
     [run] = runs_of_model(str(CONFIGS / "gpt-oss-120b.json"), "h200", None, [8], [64], ["balanced"], (), lambda _: None)
     units = [dict(one.candidate.params).get("communication_units") for one in case_of(run, {}).choices]
     assert len({one for one in units if one is not None}) >= 3
+
+
+def test_what_the_weights_alone_rule_out_is_not_simulated() -> None:
+    """Two batches of few tokens read all weights twice; other hardware follows at every fourth number of tokens."""
+    model = str(CONFIGS / "gpt-oss-120b.json")
+    runs = runs_of_model(model, "h200", None, [8], [512, 1024, 2048], ["balanced"], (), lambda _: None)
+    cases = [case_of(run, {}, only_today=False) for run in runs]
+    least = {one.candidate.strategy: cases[0].least(one) for one in cases[0].choices}
+    n_bytes = 16 * 3 * 2880 * 2880 * 4.25 / 8  # gate, up and down of the experts of a GPU, in MXFP4
+    assert least["moe-sequential"] == pytest.approx(n_bytes / runs[0].machine.memory.bandwidth * 1e6, rel=0.02)
+    asked: list[str] = []
+
+    def simulate(wanted: Any) -> Any:
+        asked.extend(one.strategy for one in wanted)
+        return [
+            SimpleNamespace(operator=us, ticks=SimpleNamespace(to_us=float))
+            for us in [least["moe-sequential"]] * len(wanted)
+        ]
+
+    settle(cases, simulate)
+    assert least["moe-two-batch"] > 1.8 * least["moe-sequential"]
+    assert "moe-two-batch" not in asked
+    assert {"moe-sequential", "moe-low-latency", "moe-fused"} <= set(asked)
+    rows = [row for row in cases[0].candidate_rows() if row[CANDIDATES.index("strategy")] == "moe-two-batch"]
+    assert all("weights" in row[-1] for row in rows)
+    assert asked.count("moe-t3") == 2
 
 
 @pytest.mark.parametrize(("options", "word"), [

@@ -37,6 +37,12 @@ SLOW = ("workload={gemm: {m: 4096, n: 2048, k: 1024}, tp: 4}", "machine.link.ban
 H200 = ("machine=h200", "tiling=cublas-hopper", "workload={gemm: {m: 4096, n: 8192, k: 1024}, tp: 8}")
 EXPLICIT = ("workload={gemm: {m: 2048, n: 2048, k: 512}, tp: 4}", "mode=explicit")
 
+EXPERTS = (
+    "machine=h200", "tiling=cublas-hopper", "mode=mirrored", "strategy=moe-sequential",
+    "workload={experts: {n_experts: 256, top_k: 8, hidden: 7168, intermediate: 2048, tokens_per_gpu: 64, ep: 8}}",
+    "workload.experts.element=fp8_block",
+)  # fmt: skip
+
 
 @pytest.fixture
 def reference_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +167,7 @@ def test_what_is_too_large_to_plan_is_refused_by_its_size(
         pytest.param(SLOW, {"gemm": 0.28, "fused, round_robin": 0.62, "all-gather": 0.44}, id="slow links"),
         pytest.param(TINY, {"gemm": 0.47, "fused, mca": 0.52, "reduce-scatter": 0.06}, id="t3-tiny"),
         pytest.param(H200, {"gemm": 1.08, "fused, round_robin": 1.93, "all-gather": 0.85}, id="h200"),
+        pytest.param(EXPERTS, {"first GEMM of the experts": 4.15, "second GEMM of the experts": 2.0}, id="experts"),
         pytest.param(EXPLICIT, {"fused, mca": 0.89, "all-gather": 0.48}, id="explicit"),
     ],
 )  # fmt: skip

@@ -23,10 +23,11 @@ from t3sim.strategies import overlap_strategies
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.operands import bytes_of_b, k_slice_of, operand_bytes, slowed, stated_rate, wider
+from t3sim.workload.operands import bytes_of_a, bytes_of_b, k_slice_of, operand_bytes, slowed, stated_rate, wider
 from t3sim.workload.tiling import (
     ACCUMULATOR_BYTES,
     ELEMENT_BYTES,
+    TileTrace,
     moved_bytes,
     resident_workgroups,
     tile_grid,
@@ -135,6 +136,9 @@ def work_of(program: Program, machine: MachineSpec, streams: Container[int] | No
             continue
         if isinstance(operation, Gemm):
             trace = operation.trace
+            if trace.matrix is not None:
+                works.append(grouped_work(machine, trace))
+                continue
             is_fused = trace.tiling.split_k == 1 and bool((operation.stores.kind != CACHED).any())
             gemm, tiling = trace.gemm, trace.tiling
             if trace.is_transposed:  # back to the GEMM whose tiles are numbered along its rows
@@ -162,17 +166,9 @@ def seconds_of(machine: MachineSpec, work: Work) -> float:
 def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_gpus: int | None) -> Work:
     """Return the work of a GEMM, fused with the reduce-scatter of its output over *n_gpus* unless None."""
     gpu, granule = machine.gpu, machine.memory.access
-    unit, clock = gpu.compute_unit, gpu.clock_at_work(gpu.compute_unit.matrix_efficiency)
     rows, columns = tiling.workgroup_tile
     n_tiles = -(-gemm.m // rows) * -(-gemm.n // columns) * tiling.split_k
-    k_slice = k_slice_of(gemm, tiling)
-    n_slices = -(-gemm.k // (k_slice * tiling.split_k))
-    lines_of_tile = n_slices * (rows + columns)  # a slice of a row is a line
-    flops_of_tile = slowed(2 * rows * columns * k_slice * n_slices, stated_rate(unit, wider(gemm)) or 1.0)
-    tile_s = max(
-        flops_of_tile / (unit.matrix_flops_per_cycle * unit.matrix_efficiency * clock),
-        lines_of_tile * gpu.l2.line / (unit.l2_bytes_per_cycle * clock),
-    )
+    lines_of_tile, tile_s = _tile_work(machine, gemm, tiling)
     element = ELEMENT_BYTES if tiling.split_k == 1 else ACCUMULATOR_BYTES * tiling.split_k
     output = gemm.m * gemm.n * element
     granules, lines = output / granule, n_tiles * lines_of_tile
@@ -187,6 +183,54 @@ def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_gpus:
     computing_s = max(-(-n_tiles // gpu.n_compute_units) * tile_s, _dram_s(machine, requests) / DRAM_EFFICIENCY)
     repeated = (read - operands) / granule
     return Work(requests, repeated, lines, sent, computing_s, max(computing_s, _link_s(machine, sent)))
+
+
+def _tile_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) -> tuple[int, float]:
+    """Return the lines that a tile loads, and the seconds that a compute unit has it."""
+    gpu = machine.gpu
+    unit, clock = gpu.compute_unit, gpu.clock_at_work(gpu.compute_unit.matrix_efficiency)
+    rows, columns = tiling.workgroup_tile
+    k_slice = k_slice_of(gemm, tiling)
+    n_slices = -(-gemm.k // (k_slice * tiling.split_k))
+    lines = n_slices * (rows + columns)  # a slice of a row is a line
+    flops = slowed(2 * rows * columns * k_slice * n_slices, stated_rate(unit, wider(gemm)) or 1.0)
+    matrix_s = flops / (unit.matrix_flops_per_cycle * unit.matrix_efficiency * clock)
+    return lines, max(matrix_s, lines * gpu.l2.line / (unit.l2_bytes_per_cycle * clock))
+
+
+def grouped_work(machine: MachineSpec, trace: TileTrace) -> Work:
+    """Return the work of a grouped GEMM: every group with rows reads its own B."""
+    gemm, tiling, tiles = trace.gemm, trace.tiling, trace.workgroups
+    lines_of_tile, tile_s = _tile_work(machine, gemm, tiling)
+    columns = tiling.workgroup_tile[1]
+    n_slices = lines_of_tile // sum(tiling.workgroup_tile)
+    output = gemm.m * gemm.n * ELEMENT_BYTES
+    lines = n_slices * float((tiles["n_rows"] + columns).sum()) + output // machine.gpu.l2.line
+    read = bytes_of_a(gemm, gemm.m * gemm.k) + _n_read(trace) * bytes_of_b(gemm, gemm.n * gemm.k)
+    requests = (read + output) / machine.memory.access
+    n_waves = -(-len(tiles) // machine.gpu.n_compute_units)
+    computing_s = max(n_waves * tile_s, _dram_s(machine, requests) / DRAM_EFFICIENCY)
+    return Work(requests, 0.0, lines, 0.0, computing_s, computing_s)
+
+
+def _n_read(trace: TileTrace) -> int:
+    """Return how many B a GEMM reads: those of the groups that have rows."""
+    return 1 if trace.matrix is None else len(np.unique(trace.matrix))
+
+
+def least_weights_s(programs: Sequence[Program], machine: MachineSpec) -> float:
+    """Return the seconds in which the memory at its peak reads the B of all GEMMs of the *programs* of a GPU.
+
+    A B that a GEMM of the program has read before may still be in the L2, as far as it fits.
+    """
+    n_bytes = 0.0
+    for program in programs:
+        known = set[int]()
+        for gemm in (one for one in program.operations if isinstance(one, Gemm)):
+            of_b = _n_read(gemm.trace) * bytes_of_b(gemm.trace.gemm, gemm.trace.gemm.n * gemm.trace.gemm.k)
+            n_bytes += max(of_b - machine.gpu.l2.capacity, 0) if gemm.b in known else of_b
+            known.add(gemm.b)
+    return _dram_s(machine, n_bytes / machine.memory.access)
 
 
 def _dram_s(machine: MachineSpec, n_requests: float) -> float:
