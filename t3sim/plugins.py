@@ -10,6 +10,7 @@ from t3sim.gpu.core import Wires
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
 from t3sim.gpu.units.dram.memory_controller import head_arrival, head_is_ready
+from t3sim.program.contents import Content, Tiles
 from t3sim.program.kernels import copies, gemm, program, ring, row_granules, summed, tile_offsets, total, whole_tiles
 from t3sim.program.operations import (
     CACHED,
@@ -17,7 +18,6 @@ from t3sim.program.operations import (
     STORE,
     UPDATE,
     Barrier,
-    Content,
     Forward,
     Gemm,
     Memory,
@@ -25,7 +25,6 @@ from t3sim.program.operations import (
     Post,
     Program,
     Stores,
-    Tiles,
     TileWaits,
     Wait,
     table,

@@ -146,7 +146,7 @@ def switch_rate(machine: MachineSpec) -> int:
 def operand_ticks(machine: MachineSpec, trace: TileTrace, kind: OperatorKind, ticks: TickBase) -> int:
     """Return the ticks in which all channels can read the operands once.
 
-    Of an A that is gathered a GPU has its own rows in memory; what arrives may be used without being read from there.
+    Of a gathered A a GPU has the local rows in memory; arriving rows may be used without being read from memory.
     """
     gemm = trace.gemm
     rows = gemm.m // trace.n_chunks if kind == "ag-gemm" else gemm.m

@@ -1,6 +1,6 @@
 """When the operations of a plan would run if they did not disturb each other in the memory of the GPUs.
 
-An outline takes its turns as the simulation does: streams, launches and the host, compute units tile by tile, copy
+An outline follows the order of the simulation: streams, launches and the host, compute units tile by tile, copy
 engines, the link and its buffer, signals.  Of the memory it knows the bandwidth, and that operands are read once by
 each kernel, or once by all if they fit the L2; what units do to each other there it leaves out.  So it is optimistic,
 and about a thousand times cheaper.  One GPU represents all: what it sends to others, others send to it meanwhile.
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.analytic.bounds import data_rate, switch_rate
-from t3sim.analytic.events import loop
+from t3sim.analytic.events import fields, loop
 from t3sim.collective.schedule import sent_granules
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
@@ -42,7 +42,7 @@ from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate
 from t3sim.workload.tiling import multiplied_k, resident_workgroups
 
 SECOND = 10**12  # picoseconds
-TURNS = 8  # in which a tile multiplies that shares its compute unit with others
+TURNS = 8  # parts of the multiplication of a tile that shares its compute unit with others, round-robin
 
 Known = Mapping[tuple[str, str], int]  # what parts took in a simulation, by role and key
 Stretch = Mapping[TilingSpec, float]  # how much longer the tiles of a kernel take than they multiply, where known
@@ -103,56 +103,56 @@ class _Outline:
             self._add_handovers(ops, numbers)
         n_slots = sum(units * slots for _, units, slots in self.pools.values())
         n_procs = self.n_procs + len(streams) + n_slots
-        procs = np.zeros((n_procs, loop.P_COLUMNS), np.int64)
-        heap = np.zeros((2 * n_procs + self.n_posts + len(self.engines) + 2, loop.E_COLUMNS), np.int64)
-        state = np.zeros(loop.STATE_ENTRIES, np.int64)
+        procs = np.zeros((n_procs, fields.P_COLUMNS), np.int64)
+        heap = np.zeros((2 * n_procs + self.n_posts + len(self.engines) + 2, fields.E_COLUMNS), np.int64)
+        state = np.zeros(fields.STATE_ENTRIES, np.int64)
         n_multipliers = sum(units for _, units, _ in self.pools.values())
         first = first_multiplier = 0
         for pool, n_units, n_each in self.pools.values():
             stop = first + n_units * n_each
-            procs[first:stop, loop.P_AT], procs[first:stop, loop.P_PARENT] = loop.T_NEXT, pool
-            procs[first:stop, loop.P_STOP] = first_multiplier + np.arange(n_units * n_each) % n_units
+            procs[first:stop, fields.P_AT], procs[first:stop, fields.P_PARENT] = fields.T_NEXT, pool
+            procs[first:stop, fields.P_STOP] = first_multiplier + np.arange(n_units * n_each) % n_units
             first, first_multiplier = stop, first_multiplier + n_units
         sizes = np.cumsum([0, *map(len, streams)])
-        procs[first : first + len(streams), loop.P_AT] = loop.S_NEXT
-        procs[first : first + len(streams), loop.P_I] = sizes[:-1]
-        procs[first : first + len(streams), loop.P_STOP] = sizes[1:]
+        procs[first : first + len(streams), fields.P_AT] = fields.S_NEXT
+        procs[first : first + len(streams), fields.P_I] = sizes[:-1]
+        procs[first : first + len(streams), fields.P_STOP] = sizes[1:]
         begun = first + len(streams)
-        heap[:begun, loop.E_ORDER] = loop.FIRST + np.arange(begun)
-        heap[:begun, loop.E_A] = np.arange(begun)
-        state[loop.N_EVENTS] = state[loop.N_MADE] = state[loop.N_PROCS] = begun
-        state[loop.N_STREAMS] = len(streams)
+        heap[:begun, fields.E_ORDER] = fields.FIRST + np.arange(begun)
+        heap[:begun, fields.E_A] = np.arange(begun)
+        state[fields.N_EVENTS] = state[fields.N_MADE] = state[fields.N_PROCS] = begun
+        state[fields.N_STREAMS] = len(streams)
         resources = n_multipliers + len(self.engines)
         has_ended = loop.run(
             state, heap, procs, _queues(self.program.n_signals), _queues(resources), _queues(len(self.pools)), ops,
-            _table(self.waits, 2), _table(self.posts, 3), _joined(self.steps, loop.STEP_COLUMNS),
+            _table(self.waits, 2), _table(self.posts, 3), _joined(self.steps, fields.STEP_COLUMNS),
             np.concatenate([np.asarray(numbers, np.int64) for numbers in streams]),
             np.zeros(len(self.operands), np.int64),
-            _joined(self.tiles, loop.TILE_COLUMNS), _joined(self.parts, loop.PART_COLUMNS),
+            _joined(self.tiles, fields.TILE_COLUMNS), _joined(self.parts, fields.PART_COLUMNS),
             np.concatenate([np.zeros(0, np.int64), *self.orders]),
             np.array([self.latency, self.machine.link.egress_buffer * SECOND // self.rate]),
         )  # fmt: skip
         if not has_ended:
             raise ModelError("outline: the operations of the program wait for each other")
-        return int(max(state[loop.NOW], state[loop.LINK_FREE_AT]))
+        return int(max(state[fields.NOW], state[fields.LINK_FREE_AT]))
 
     def _row(self, number: int, one: Operation) -> list[int]:
         """Return the row of an operation; its tiles and steps are added to the tables."""
-        row = [0] * loop.OP_COLUMNS
-        row[loop.OP_ISSUED] = sum(other.issue for other in self.program.operations[: number + 1])
-        row[loop.OP_LAUNCH] = self.machine.gpu.kernel_launch if one.launch is None else one.launch
-        for waits, column in ((one.after, loop.OP_AFTER), (one.until, loop.OP_UNTIL)):
+        row = [0] * fields.OP_COLUMNS
+        row[fields.OP_ISSUED] = sum(other.issue for other in self.program.operations[: number + 1])
+        row[fields.OP_LAUNCH] = self.machine.gpu.kernel_launch if one.launch is None else one.launch
+        for waits, column in ((one.after, fields.OP_AFTER), (one.until, fields.OP_UNTIL)):
             row[column] = len(self.waits)
             self.waits += [(wait.signal, wait.at_least) for wait in waits]
             row[column + 1] = len(self.waits)
-        row[loop.OP_POST] = len(self.posts)
+        row[fields.OP_POST] = len(self.posts)
         self.posts += [(post.signal, post.amount, post.distance) for post in one.posts]
-        row[loop.OP_POST_STOP] = len(self.posts)
+        row[fields.OP_POST_STOP] = len(self.posts)
         self.n_posts += len(one.posts)
         if isinstance(one, Gemm):
             self._gemm(row, number, one)
         elif isinstance(one, Barrier):
-            row[loop.OP_KIND] = loop.BARRIER
+            row[fields.OP_KIND] = fields.BARRIER
         else:
             assert isinstance(one, Moves)
             if self._is_on_engine(one):
@@ -160,7 +160,7 @@ class _Outline:
             elif one.engine is not None or reaches_others(one) or is_stepwise(one):
                 self._ring(row, one)
             else:
-                row[loop.OP_KIND], row[loop.OP_TIME] = loop.LOCAL, self._local_time(one)
+                row[fields.OP_KIND], row[fields.OP_TIME] = fields.LOCAL, self._local_time(one)
         return row
 
     def _add_handovers(self, ops: NDArray[Any], numbers: Sequence[int]) -> None:
@@ -168,9 +168,9 @@ class _Outline:
         engines = self.machine.gpu.copy_engines
         if engines is None:
             return
-        on_engine = ops[list(numbers), loop.OP_KIND] == loop.COPIES
+        on_engine = ops[list(numbers), fields.OP_KIND] == fields.COPIES
         changes = np.flatnonzero(on_engine[1:] != on_engine[:-1]) + 1
-        ops[np.asarray(numbers)[changes], loop.OP_LAUNCH] += engines.handover
+        ops[np.asarray(numbers)[changes], fields.OP_LAUNCH] += engines.handover
 
     def _is_on_engine(self, one: Moves) -> bool:
         """Return whether a copy engine runs it."""
@@ -187,38 +187,42 @@ class _Outline:
         rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock * matrix_rate(unit, trace.gemm)
         launch = unit.workgroup_launch + trace.tiling.prologue
         once, of_tile = (launch, 0) if trace.tiling.persistent else (0, launch)
-        row[loop.OP_KIND], row[loop.OP_RESOURCE] = loop.GEMM, self.pools[self._units_of(one)][0]
-        row[loop.OP_RANK] = number - one.priority * len(self.program.operations)
-        row[loop.OP_TIME], row[loop.OP_OF_TILE], row[loop.OP_TURNS] = once, of_tile, n_turns
-        row[loop.OP_MULTIPLY] = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
-        row[loop.OP_EPILOGUE] = trace.tiling.epilogue * SECOND // gpu.compute_clock
+        row[fields.OP_KIND], row[fields.OP_RESOURCE] = fields.GEMM, self.pools[self._units_of(one)][0]
+        row[fields.OP_RANK] = number - one.priority * len(self.program.operations)
+        row[fields.OP_TIME], row[fields.OP_OF_TILE], row[fields.OP_TURNS] = once, of_tile, n_turns
+        row[fields.OP_MULTIPLY] = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
+        row[fields.OP_EPILOGUE] = trace.tiling.epilogue * SECOND // gpu.compute_clock
         self._operands(row, one)
-        row[loop.OP_FIRST], row[loop.OP_N], row[loop.OP_TILE] = sum(map(len, self.orders)), len(one.order), NONE
+        row[fields.OP_FIRST], row[fields.OP_N], row[fields.OP_TILE] = (
+            sum(map(len, self.orders)),
+            len(one.order),
+            NONE,
+        )
         first_tile, first_part = sum(map(len, self.tiles)), sum(map(len, self.parts))
         self.orders.append(one.order + first_tile)
 
         _, _, width = tile_granules(one.stored, self.granule, trace.stored_element_bytes)
         sizes = one.stored.workgroups["n_rows"] * width  # granules
         numbers, stores = one.parts_of_tiles, one.stores
-        parts = np.full((len(numbers), loop.PART_COLUMNS), NONE, np.int64)
+        parts = np.full((len(numbers), fields.PART_COLUMNS), NONE, np.int64)
         if one.waits is not None:
-            parts[:, loop.PART_SIGNAL] = one.waits.signal[numbers]
-            parts[:, loop.PART_AT_LEAST] = one.waits.at_least[numbers]
-        parts[:, loop.PART_SENT] = _durations(sizes[numbers] * self.granule, self.rate)
-        parts[:, loop.PART_POST] = stores.signal[numbers]
-        parts[:, loop.PART_AMOUNT] = sizes[numbers]
-        parts[:, loop.PART_IS_SENT] = stores.distance[numbers] != 0
+            parts[:, fields.PART_SIGNAL] = one.waits.signal[numbers]
+            parts[:, fields.PART_AT_LEAST] = one.waits.at_least[numbers]
+        parts[:, fields.PART_SENT] = _durations(sizes[numbers] * self.granule, self.rate)
+        parts[:, fields.PART_POST] = stores.signal[numbers]
+        parts[:, fields.PART_AMOUNT] = sizes[numbers]
+        parts[:, fields.PART_IS_SENT] = stores.distance[numbers] != 0
         self.parts.append(parts)
         n_parts = np.bincount(one.makers, minlength=trace.n_workgroups)
         stops = np.cumsum(n_parts)
         stored = np.concatenate(([0], np.cumsum(sizes[numbers])))
-        tiles = np.empty((trace.n_workgroups, loop.TILE_COLUMNS), np.int64)
-        tiles[:, loop.TILE_PART] = first_part + stops - n_parts
-        tiles[:, loop.TILE_PART_STOP] = first_part + stops
+        tiles = np.empty((trace.n_workgroups, fields.TILE_COLUMNS), np.int64)
+        tiles[:, fields.TILE_PART] = first_part + stops - n_parts
+        tiles[:, fields.TILE_PART_STOP] = first_part + stops
         n_bytes = (stored[stops] - stored[stops - n_parts]) * self.granule
-        tiles[:, loop.TILE_STORE] = _durations(n_bytes, unit.l2_store_bytes_per_cycle * gpu.compute_clock)
+        tiles[:, fields.TILE_STORE] = _durations(n_bytes, unit.l2_store_bytes_per_cycle * gpu.compute_clock)
         self.tiles.append(tiles)
-        self.n_posts += int(np.count_nonzero(parts[:, loop.PART_POST] != NONE))
+        self.n_posts += int(np.count_nonzero(parts[:, fields.PART_POST] != NONE))
 
     def _units_of(self, one: Gemm) -> tuple[int, int]:
         return one.units or (0, self.machine.gpu.n_compute_units)
@@ -232,33 +236,33 @@ class _Outline:
         """Say what a GEMM reads of the memory: each operand once, unless an earlier GEMM left it in the L2."""
         shape, l2 = one.trace.gemm, self.machine.gpu.l2
         sizes = [bytes_of_a(shape, shape.m * shape.k), bytes_of_b(shape, shape.n * shape.k)]
-        row[loop.OP_A], row[loop.OP_B] = (self.operands.setdefault(at, len(self.operands)) for at in (one.a, one.b))
-        row[loop.OP_A_FITS], row[loop.OP_B_FITS] = (size < l2.capacity // l2.n_partitions for size in sizes)
+        row[fields.OP_A], row[fields.OP_B] = (self.operands.setdefault(at, len(self.operands)) for at in (one.a, one.b))
+        row[fields.OP_A_FITS], row[fields.OP_B_FITS] = (size < l2.capacity // l2.n_partitions for size in sizes)
         for case, n_bytes in enumerate((sum(sizes), sizes[0], sizes[1], 0)):  # none is there, B is, A is, both are
-            row[loop.OP_LOADS + case] = n_bytes // one.trace.n_workgroups * SECOND // self.memory_rate
+            row[fields.OP_LOADS + case] = n_bytes // one.trace.n_workgroups * SECOND // self.memory_rate
 
     def _copies(self, row: list[int], one: Moves) -> None:
         engines, granules = self.machine.gpu.copy_engines, one.steps[:, 0]["n_granules"]
         assert engines is not None
         assert one.engine is not None
         n_multipliers = sum(units for _, units, _ in self.pools.values())
-        row[loop.OP_KIND], row[loop.OP_RESOURCE] = loop.COPIES, n_multipliers + self.engines[one.engine]
-        row[loop.OP_TIME], row[loop.OP_OVERHEAD] = engines.startup, engines.between_commands(one.steps)
+        row[fields.OP_KIND], row[fields.OP_RESOURCE] = fields.COPIES, n_multipliers + self.engines[one.engine]
+        row[fields.OP_TIME], row[fields.OP_OVERHEAD] = engines.startup, engines.between_commands(one.steps)
         rate = min(engines.bandwidth, one.bandwidth or engines.bandwidth)
         steps = self._steps(row, one.steps[:, :1])
         is_sent = (one.steps[:, 0]["send"] != NONE) & (one.steps[:, 0]["distance"] != 0)
-        steps[:, loop.STEP_TIME] = _durations(granules * self.granule, rate)
+        steps[:, fields.STEP_TIME] = _durations(granules * self.granule, rate)
         sent = _durations(granules * self.granule, min(rate, self.rate))
-        steps[:, loop.STEP_SENT] = np.where(is_sent, sent, NONE)
-        steps[:, loop.STEP_AMOUNT] = granules
+        steps[:, fields.STEP_SENT] = np.where(is_sent, sent, NONE)
+        steps[:, fields.STEP_AMOUNT] = granules
 
     def _steps(self, row: list[int], of: NDArray[Any]) -> NDArray[Any]:
         """Return the rows of steps, which are added to the tables, without times and amounts."""
         flat = of.ravel()
-        row[loop.OP_FIRST], row[loop.OP_N] = sum(map(len, self.steps)), len(flat)
-        steps = np.zeros((len(flat), loop.STEP_COLUMNS), np.int64)
-        steps[:, loop.STEP_SIGNAL], steps[:, loop.STEP_AT_LEAST] = flat["wait_signal"], flat["wait_at_least"]
-        steps[:, loop.STEP_POST] = flat["post_signal"]
+        row[fields.OP_FIRST], row[fields.OP_N] = sum(map(len, self.steps)), len(flat)
+        steps = np.zeros((len(flat), fields.STEP_COLUMNS), np.int64)
+        steps[:, fields.STEP_SIGNAL], steps[:, fields.STEP_AT_LEAST] = flat["wait_signal"], flat["wait_at_least"]
+        steps[:, fields.STEP_POST] = flat["post_signal"]
         self.steps.append(steps)
         self.n_posts += int(np.count_nonzero(flat["post_signal"] != NONE))
         return steps
@@ -269,20 +273,20 @@ class _Outline:
         first, stop = one.units or (0, gpu.n_compute_units)
         n_units = min(stop - first, one.n_workgroups or (n_columns if n_columns > 1 else stop - first))
         steps, flat = self._steps(row, one.steps), one.steps.ravel()
-        row[loop.OP_KIND], row[loop.OP_N], row[loop.OP_ROWS] = loop.RING, n_columns, n_rows
-        row[loop.OP_TIME], row[loop.OP_OVERHEAD] = one.startup, one.step_overhead
+        row[fields.OP_KIND], row[fields.OP_N], row[fields.OP_ROWS] = fields.RING, n_columns, n_rows
+        row[fields.OP_TIME], row[fields.OP_OVERHEAD] = one.startup, one.step_overhead
         self.n_procs += n_columns
-        steps[:, loop.STEP_EXTRA] = np.where(flat["wait_where"] == AT_OPERANDS, 2 * self.latency, 0)
-        steps[:, loop.STEP_IS_EMPTY] = flat["n_granules"] == 0
+        steps[:, fields.STEP_EXTRA] = np.where(flat["wait_where"] == AT_OPERANDS, 2 * self.latency, 0)
+        steps[:, fields.STEP_IS_EMPTY] = flat["n_granules"] == 0
         is_sent = flat["send"] != NONE
         nic = self.machine.link.nic if is_on_network(one) else None
-        steps[:, loop.STEP_DELAY] = np.where(is_sent, self.latency if nic is None else nic.latency, 0)
+        steps[:, fields.STEP_DELAY] = np.where(is_sent, self.latency if nic is None else nic.latency, 0)
         own = ("n_granules", "n_operands", "source", "source_stride", "is_reduced", "is_multicast")
         unlike = np.stack([*(flat[name] for name in own), is_sent, flat["kept_at"] != NONE], axis=1)
         kinds, of_step = np.unique(unlike, axis=0, return_inverse=True)
         found = [self._step_time(one, n_columns, n_units / n_columns, *kind) for kind in kinds.tolist()]
         times = np.array(found, np.int64).reshape(-1, 3)[of_step.ravel()]
-        for column, name in enumerate((loop.STEP_TIME, loop.STEP_AMOUNT, loop.STEP_SENT)):
+        for column, name in enumerate((fields.STEP_TIME, fields.STEP_AMOUNT, fields.STEP_SENT)):
             steps[:, name] = times[:, column]
 
     def _step_time(
@@ -344,8 +348,8 @@ def _durations(n_bytes: NDArray[Any], rate: int) -> NDArray[Any]:
 
 def _queues(n: int) -> NDArray[Any]:
     """Return *n* signals, resources or pools without a waiting process."""
-    queues = np.full((n, loop.Q_COLUMNS), NONE, np.int64)
-    queues[:, loop.VALUE] = 0
+    queues = np.full((n, fields.Q_COLUMNS), NONE, np.int64)
+    queues[:, fields.VALUE] = 0
     return queues
 
 

@@ -18,7 +18,7 @@ from t3sim.workload.operands import stated_rate, wider
 Pairs = dict[str, tuple[int, int]]  # meaning -> kept in the record, stated by the specification
 
 PS_PER_S = 10**12
-HELD_TIMES = ("write_age", "read_age", "turn_to_writes")  # of a queue that holds writes back, in ps
+HELD_TIMES = ("write_age", "read_age", "turnaround_to_writes")  # of a queue that holds writes back, in ps
 EFFICIENCY_DIGITS = 10_000  # the matrix efficiency is kept to four digits
 
 
@@ -32,7 +32,7 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
     is_held = memory.queue.holds_writes
     stated_of_channels = memory.timing.model_dump() | {
         "queue_capacity": memory.queue.entries, "write_capacity": memory.queue.for_writes,
-        "write_turn": memory.queue.write_turn or codes.NEVER,
+        "writes_per_drain": memory.queue.writes_per_drain or codes.NEVER,
         **{name: -(-getattr(memory.queue, name) * memory.clock // PS_PER_S) * is_held for name in HELD_TIMES},
         "stream_capacity": memory.stream_queue_entries,
         "is_split": int(memory.queue.kind == "split"), "banks_per_group": memory.banks_per_group,

@@ -384,7 +384,7 @@ def _memory(machine: MachineSpec) -> Iterator[Finding]:
     if memory.stream_queue_entries < needed:
         message = f"is {memory.stream_queue_entries}, must be at least {needed}: a line read and one written back"
         yield "memory.stream_queue_entries", message
-    for name in ("read_age", "turn_to_writes"):
+    for name in ("read_age", "turnaround_to_writes"):
         if getattr(queue, name) > 0 and not queue.holds_writes:
             yield f"memory.queue.{name}", "needs a split queue with `write_age`: others do not hold writes back"
     if queue.kind == "split":

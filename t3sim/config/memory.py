@@ -68,8 +68,8 @@ class DramQueueSpec(Spec):
     ``unified``: one queue of ``entries`` for reads and writes, served oldest row hit first.  ``split``: one for reads
     and one for writes, which are drained between the watermarks: as soon as no read waits, or, with ``write_age``, when
     more than the high mark wait, one is that old, or a read needs one of them; the L2 then acknowledges stores before
-    they reach the memory.  After a drain that ``write_turn`` ends, as many reads as their queue holds are served.  With
-    ``read_age`` a drain also ends when a read is that old, unless more writes than the high mark wait.
+    they reach the memory.  After a drain that ``writes_per_drain`` ends, as many reads as their queue holds are
+    served.  With ``read_age`` a drain also ends when a read is that old, unless more writes than the high mark wait.
     """
 
     kind: Literal["unified", "split"] = Field(
@@ -92,7 +92,7 @@ class DramQueueSpec(Spec):
         description="Age of the oldest write at which a drain of a split queue starts; 0 drains as soon as no read "
         "waits.",
     )
-    write_turn: Annotated[Count, AtMost(1 << 20)] | None = Field(
+    writes_per_drain: Annotated[Count, AtMost(1 << 20)] | None = Field(
         None,
         description="Maximum writes of a drain while reads wait, for a split queue with `write_age`. If omitted, "
         "there is no limit.",
@@ -102,7 +102,7 @@ class DramQueueSpec(Spec):
         description="Age of the oldest read at which a drain ends, for a split queue with `write_age`; 0 sets no "
         "limit.",
     )
-    turn_to_writes: Latency = Field(
+    turnaround_to_writes: Latency = Field(
         0,
         description="Extra turnaround time before the first write of a drain, on top of DRAM timing, for a split "
         "queue with `write_age`.",

@@ -211,16 +211,18 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     return str(item["msg"])
 
 
-# Names of what follows from other keys, by the section that they were looked for in.
-COMPUTED = {
+# Keys that do not exist, by section and name: computed from others, or names of earlier versions.
+EXPLAINED = {
+    ("queue", "write_turn"): "is called `writes_per_drain` now",
+    ("queue", "turn_to_writes"): "is called `turnaround_to_writes` now",
     ("memory", "bandwidth"): "is computed: `n_channels` x `access` x `clock` / `timing.nCCDS`; change one of these",
 }
 
 
 def unknown_key(key: str, parent: str, known: list[str], can_guess: bool = True) -> str:
     """The message for a key that does not exist, with the nearest that does."""
-    if (parent.rpartition(".")[2], key) in COMPUTED:
-        return f"`{key}` {COMPUTED[parent.rpartition('.')[2], key]}"
+    if (parent.rpartition(".")[2], key) in EXPLAINED:
+        return f"`{key}` {EXPLAINED[parent.rpartition('.')[2], key]}"
     guess = nearest(key, known) if can_guess else None
     under = f" under `{parent}`" if parent else ""
     return f"unknown key `{key}`{under}; " + (f"did you mean `{guess}`?" if guess else f"known: {', '.join(known)}")

@@ -143,9 +143,9 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels["banks_per_group"] = memory.banks_per_group
     channels["queue_capacity"] = memory.queue.entries
     channels["write_capacity"] = memory.queue.for_writes
-    for name in ("write_age", "read_age", "turn_to_writes"):
+    for name in ("write_age", "read_age", "turnaround_to_writes"):
         channels[name] = -(-getattr(memory.queue, name) * memory.clock // 10**12) if memory.queue.holds_writes else 0
-    channels["write_turn"] = memory.queue.write_turn or codes.NEVER
+    channels["writes_per_drain"] = memory.queue.writes_per_drain or codes.NEVER
     channels["is_split"] = memory.queue.kind == "split"
     channels["write_high_watermark"] = memory.queue.write_high_watermark
     channels["write_low_watermark"] = memory.queue.write_low_watermark

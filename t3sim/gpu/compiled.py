@@ -20,17 +20,17 @@ from typing import Any, cast
 import numpy as np
 
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
-from t3sim.gpu.units import _kept, loop, state
+from t3sim.gpu.units import _kept, loop, state, table_rows
 from t3sim.gpu.units.link import wire
 from t3sim.gpu.units.loop import advance, advance_compute_units
 from t3sim.gpu.units.state import Layout, channel_dtype, gpu_dtype
 
-BESIDE = """
+SECOND_PROCESS = """
 import json, sys
 from t3sim.gpu.compiled import Layout, compile_from_the_last
 compile_from_the_last(Layout(*json.loads(sys.argv[1])))
 """
-NUMBERS = ("now", "slot_end", "bin_index", "p")  # what the loop calls its own numbers, and hands on
+NUMBERS = ("now", "slot_end", "bin_index", "p")  # names of the whole numbers that the loop passes on
 
 
 def is_compiled(layout: Layout) -> bool:
@@ -49,7 +49,7 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
         return interpreted(advance)
     entry: Any = cast("Any", advance).entry
     if not is_compiled(layout):
-        with compiling_beside(layout):
+        with compiling_concurrently(layout):
             compile_alone(advance_compute_units, layout)
             entry.compile(argument_types(layout))
     # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
@@ -59,13 +59,13 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
 @cache
 def compiled_take_in(layout: Layout) -> Callable[..., int]:
     """Return ``wire.take_in_batch`` for *layout*, likewise."""
-    return _entry_of(wire.take_in_batch, gpu_dtype(layout), state.PEER_TABLE, *[state.MESSAGE] * 3, int)
+    return _entry_of(wire.take_in_batch, gpu_dtype(layout), table_rows.PEER_TABLE, *[table_rows.MESSAGE] * 3, int)
 
 
 @cache
 def compiled_carry() -> Callable[..., bool]:
     """Return ``wire.carry_batch``, likewise."""
-    return _entry_of(wire.carry_batch, state.WIRE, state.MESSAGE)
+    return _entry_of(wire.carry_batch, state.WIRE, table_rows.MESSAGE)
 
 
 def _entry_of(function: Any, *arguments: Any) -> Callable[..., Any]:
@@ -94,8 +94,8 @@ def interpreted(function: Any) -> Callable[..., Any]:
 
 
 @contextmanager
-def compiling_beside(layout: Layout) -> Iterator[None]:
-    """Let another process compile what the loop calls, if there can be one and it can leave that for this one."""
+def compiling_concurrently(layout: Layout) -> Iterator[None]:
+    """Start a second process that compiles what the loop calls, if the cache lets it pass results to this one."""
     from t3sim.gpu.units import _compiler
 
     nothing, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
@@ -103,20 +103,20 @@ def compiling_beside(layout: Layout) -> Iterator[None]:
     if _compiler.CACHE_DIRECTORY is not None:
         with suppress(OSError):  # no room for one more process: this one compiles all
             other = subprocess.Popen(
-                command_beside(layout), stdin=nothing, stdout=nothing, stderr=nothing,
+                second_process(layout), stdin=nothing, stdout=nothing, stderr=nothing,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
     try:
         yield
     finally:
         if other is not None:
-            other.kill()  # all that is left for it to do is done
+            other.kill()  # nothing is left for it to compile
             other.wait()
 
 
-def command_beside(layout: Layout) -> list[str]:
-    """Return the command of the other process, which imports nothing from the folder that it runs in."""
-    return [sys.executable, "-P", "-c", BESIDE, json.dumps(layout, allow_nan=False)]
+def second_process(layout: Layout) -> list[str]:
+    """Return the command of the second process, which imports nothing from its working folder."""
+    return [sys.executable, "-P", "-c", SECOND_PROCESS, json.dumps(layout, allow_nan=False)]
 
 
 def compile_from_the_last(layout: Layout) -> None:
@@ -162,12 +162,12 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
     def arrays_of(*dtypes: np.dtype[Any]) -> list[Any]:
         return list(map(array_of, dtypes))
 
-    message = state.MESSAGE
+    rows, message = table_rows, table_rows.MESSAGE
     policy = int64  # its address: a new one reuses the compiled loop
     return (
-        *arrays_of(gpu_dtype(layout), state.WAIT_TABLE, state.POST_TABLE, state.WORKGROUP_TABLE, state.TILE_TABLE),
-        *arrays_of(state.DMA_TABLE), int64[::1], *arrays_of(message, message, state.STEP_TABLE, state.PEER_TABLE),
-        *arrays_of(message, message, message), int64[:, ::1], *arrays_of(state.COMMAND_LOG), policy, int64,
+        *arrays_of(gpu_dtype(layout), rows.WAIT_TABLE, rows.POST_TABLE, rows.WORKGROUP_TABLE, rows.TILE_TABLE),
+        *arrays_of(rows.DMA_TABLE), int64[::1], *arrays_of(message, message, rows.STEP_TABLE, rows.PEER_TABLE),
+        *arrays_of(message, message, message), int64[:, ::1], *arrays_of(rows.COMMAND_LOG), policy, int64,
     )  # fmt: skip
 
 

@@ -19,13 +19,15 @@ from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import add_port, capacities_of, fill_record, layout_for, set_wire_time
 from t3sim.gpu.compiled import compiled_advance, compiled_policy, compiled_take_in
 from t3sim.gpu.room import allocated, large_pages
-from t3sim.gpu.tables import Tables, records, tables_of
+from t3sim.gpu.table_builder import tables_of
+from t3sim.gpu.tables import Tables, records
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses, classes_in_words
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.l2.l2_slice import KEY_BITS
 from t3sim.gpu.units.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
-from t3sim.gpu.units.state import COMMAND_LOG, MESSAGE, PEER_TABLE, WIRE, empty_gpu
+from t3sim.gpu.units.state import WIRE, empty_gpu
+from t3sim.gpu.units.table_rows import COMMAND_LOG, MESSAGE, PEER_TABLE
 from t3sim.program.operations import Program
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -36,7 +38,7 @@ LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
 NO_MESSAGES: NDArray[Any] = np.zeros(0, MESSAGE)
 T3_TRAFFIC = TrafficClasses()
-ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
+ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; extended on demand
 
 
 class Wires(NamedTuple):
@@ -104,7 +106,7 @@ class GpuCore:
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
-        self.program: Program | None = None  # that runs, or ran last
+        self.program: Program | None = None  # that runs, or has run last
         self.n_programs = 0  # loaded so far
         self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
         self.policy = policy
@@ -219,11 +221,11 @@ class GpuCore:
 
     @property
     def hears_itself(self) -> bool:
-        """Return whether it takes in what it sends, inside the loop: one GPU that represents all."""
+        """Return whether it receives its own messages inside the loop: one GPU that represents all."""
         return bool(self._hears_at[0] < codes.NEVER)
 
     def hear_itself(self, quantum_ticks: int) -> None:
-        """Let it take in what it sends, every *quantum_ticks* what it has sent in that time."""
+        """Let it receive its own messages, every *quantum_ticks* those of that time."""
         self.gpu.quantum_ticks = quantum_ticks
         self.gpu.hears_at = self.now + quantum_ticks
 
@@ -242,7 +244,7 @@ class GpuCore:
         return tuple(array.view(np.ndarray) for array in arrays)
 
     def _make_room(self) -> None:
-        """Let twice as many messages wait."""
+        """Double the room for waiting messages."""
         if self.gpu.ingress_port.is_there:
             peers = self.peers.view(np.ndarray)
             spans = [(row[f"{one}_head"], row[f"{one}_tail"]) for one in ("data", "credit") for row in peers]
@@ -328,7 +330,7 @@ class GpuCore:
         most = 1 << (KEY_BITS + int(gpu.l2.set_bits))  # lines that the tags of the L2 distinguish
         if program.n_granules > most * program.line:
             told, size = most * program.line * program.granule, program.n_granules * program.granule
-            raise UsageError(f"program: its arrays take {size} B; the L2 tells lines of {told} B apart")
+            raise UsageError(f"program: its arrays take {size} B; the L2 distinguishes lines of {told} B")
         gpu.inbound_class = program.inbound_class
         self.tables = tables_of(program, self.machine, self.ticks, start_at)
         gpu.n_operations = gpu.n_pending = len(program.operations) and len(self.tables.operations)
@@ -421,7 +423,7 @@ class GpuCore:
     def kernel_end_at(self) -> int:
         """Return the tick at which the last kernel was over: its last workgroup and its last DRAM command.
 
-        The collective reads the output past the L2, so a GEMM ends with the write-back of dirty lines.  A GPU from
+        The collective bypasses the L2, so a GEMM ends with the write-back of dirty lines.  A GPU from
         which others load ends with the slot at whose end the last of that is on the wire.  A program with streams in
         the background ends with the slot in which the last operation of the others did, and the memory's last cycle.
         """

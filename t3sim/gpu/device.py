@@ -15,7 +15,7 @@ from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units.codes import NEVER
 
-LOOK_EVERY = 8  # quanta between two looks at whether a GPU moves: each costs as much as a hundredth of a quantum
+LOOK_EVERY = 8  # quanta between two checks of progress: a check costs a hundredth of a quantum
 
 
 class Device:
@@ -52,7 +52,7 @@ class Device:
             self.egress(messages)
 
     def tap(self, listener: Callable[[NDArray[Any]], None]) -> None:
-        """Let *listener* see what is sent, before it is put on the link; for before a run."""
+        """Pass what is sent to *listener* before it is put on the link; call it before a run."""
         send, self.is_tapped = self.egress, True
 
         def heard(messages: NDArray[Any]) -> None:

@@ -45,7 +45,7 @@ def bank_lists(channels: NDArray[Any]) -> NDArray[np.intp]:
     n_lists = 2 * channels["open_row"].shape[-1]
     channel, ends = np.nonzero(has_queued(channels).reshape(len(channels), n_lists))
     entry, found = following[channel, ends], [np.zeros((3, 0), np.intp)]
-    while len(entry) and len(found) <= following.shape[1]:  # a list ends, even if a defect has closed it
+    while len(entry) and len(found) <= following.shape[1]:  # terminates even if a defect has closed the list to a ring
         found.append(np.stack([channel, ends, entry]))
         entry = following[channel, entry]
         goes_on = (entry != ends) & (entry >= 0)

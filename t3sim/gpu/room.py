@@ -18,7 +18,7 @@ from t3sim.gpu.units.state import Layout, gpu_dtype
 T = TypeVar("T")
 MIB = 1 << 20
 LARGE_PAGE = 2 << 20  # bytes
-STRICT = "2"  # of vm.overcommit_memory: what is allocated counts, used or not
+STRICT = "2"  # of vm.overcommit_memory: all that is allocated counts
 ADVICE = "simulate fewer GPUs (`mode: mirrored` simulates one) or raise the limit"
 
 
@@ -100,7 +100,7 @@ def _address_space_taken() -> int | None:
 
 
 def _strict_commit_left() -> list[int]:
-    """Return what the system still promises to all processes, if it promises no more than it has; else nothing."""
+    """Yield what the system can still promise to all processes, if it does not overcommit; else nothing."""
     try:
         if Path("/proc/sys/vm/overcommit_memory").read_text(encoding="ascii").strip() != STRICT:
             return []

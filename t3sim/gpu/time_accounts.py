@@ -1,4 +1,4 @@
-"""What each unit of one GPU did with its time up to a given tick, by reason: integers that add up exactly.
+"""Time of each unit of one GPU up to a given tick, by stall reason: integers that add up exactly.
 
 The kernel counts slots, cycles and fractions of ticks up to the end of the last slot that it ran.  Here they become
 ticks, and the account of each unit is closed at the end of the phase, which lies inside or after that slot.

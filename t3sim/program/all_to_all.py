@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 from t3sim.collective.schedule import NO_FLAGS, Ratio, places_for, sent_granules
 from t3sim.config.collective_kernel import CollectiveKernelSpec, FlaggedProtocolSpec
+from t3sim.program.contents import Content
 from t3sim.program.kernels import program
-from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, Wait, table
+from t3sim.program.operations import STEP, STORE, Buffer, Memory, Moves, Program, Wait, table
 from t3sim.program.operator import Operator
 from t3sim.program.roles import PIECES_OF_CHUNK, Roles, Step, pieces_of
 

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from t3sim.errors import UsageError
+from t3sim.program.contents import Tiles
 from t3sim.program.kernels import copies, in_lines, operands, row_granules, summed, tile_offsets, total
-from t3sim.program.operations import NONE, STORE, Gemm, Memory, Moves, Operation, Stores, Tiles
+from t3sim.program.operations import NONE, STORE, Gemm, Memory, Moves, Operation, Stores
 from t3sim.program.operator import Operator
 
 

@@ -15,8 +15,9 @@ Pinned by ``tests/collective/test_direct.py``.
 from itertools import zip_longest
 
 from t3sim.collective.direct import THREAD_BYTES, DirectKernel
+from t3sim.program.contents import Content
 from t3sim.program.kernels import program, refuse_several_nodes, refuse_without_multicast
-from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, table
+from t3sim.program.operations import STEP, STORE, Buffer, Memory, Moves, Program, table
 from t3sim.program.operator import Operator
 
 WARP = 32  # threads

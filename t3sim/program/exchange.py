@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from t3sim.program.contents import Tiles
 from t3sim.program.kernels import gemm, program
-from t3sim.program.operations import NONE, STORE, Operation, Program, Tiles, Wait
+from t3sim.program.operations import NONE, STORE, Operation, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles
 from t3sim.program.roles import nic_sends

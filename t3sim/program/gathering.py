@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.program.contents import Content, Tiles
 from t3sim.program.kernels import copies, operands, row_granules, shards, summed, tile_offsets
-from t3sim.program.operations import Content, Gemm, Memory, Moves, Operation, Stores, Tiles
+from t3sim.program.operations import Gemm, Memory, Moves, Operation, Stores
 from t3sim.program.operator import Operator
 
 

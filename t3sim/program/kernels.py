@@ -18,6 +18,7 @@ from t3sim.collective.schedule import (
     sent_granules,
 )
 from t3sim.errors import UsageError
+from t3sim.program.contents import Content, Tiles
 from t3sim.program.moe_operator import AnyOperator
 from t3sim.program.operations import (
     NONE,
@@ -25,7 +26,6 @@ from t3sim.program.operations import (
     STORE,
     UPDATE,
     Buffer,
-    Content,
     Gemm,
     Ints,
     Memory,
@@ -34,7 +34,6 @@ from t3sim.program.operations import (
     Program,
     Signals,
     Stores,
-    Tiles,
     Wait,
     table,
     tile_granules,

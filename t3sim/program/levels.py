@@ -13,8 +13,9 @@ Pinned by ``tests/collective/test_levels.py``.
 from typing import Any, NamedTuple
 
 from t3sim.collective.schedule import Op
+from t3sim.program.contents import Content
 from t3sim.program.kernels import Units, program
-from t3sim.program.operations import STORE, UPDATE, Buffer, Content, Memory, Moves, Program, Signals, Wait
+from t3sim.program.operations import STORE, UPDATE, Buffer, Memory, Moves, Program, Signals, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.roles import Piece, Roles, pieces_of
 

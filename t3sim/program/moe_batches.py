@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from t3sim.errors import UsageError
+from t3sim.program.contents import Rows
 from t3sim.program.moe_nodes import layer_of
 from t3sim.program.moe_normal import NormalLayer
 from t3sim.program.moe_operator import MoeOperator
-from t3sim.program.operations import Operation, Post, Program, Rows, Wait
+from t3sim.program.operations import Operation, Post, Program, Wait
 
 COMMUNICATION, COMPUTE = 0, 2  # streams; senders have the one behind that of communication
 

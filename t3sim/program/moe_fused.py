@@ -16,20 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t3sim.program.contents import Rows
 from t3sim.program.moe_layer import UNROLLED_BYTES, MoeLayer, program_of_stages
 from t3sim.program.moe_operator import MoeOperator
-from t3sim.program.operations import (
-    STORE,
-    Barrier,
-    Buffer,
-    Gemm,
-    Ints,
-    Operation,
-    Program,
-    Rows,
-    Stores,
-    TileWaits,
-)
+from t3sim.program.operations import STORE, Barrier, Buffer, Gemm, Ints, Operation, Program, Stores, TileWaits
 from t3sim.program.row_steps import Steps, copies_to, dealt
 from t3sim.workload.tiling import ELEMENT_BYTES, WORKGROUP_DTYPE, TileTrace
 

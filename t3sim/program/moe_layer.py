@@ -18,6 +18,7 @@ import numpy as np
 
 from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.errors import UsageError
+from t3sim.program.contents import Rows
 from t3sim.program.moe_operator import HeldRows, MoeOperator, Places
 from t3sim.program.operations import (
     AT_OPERANDS,
@@ -30,7 +31,6 @@ from t3sim.program.operations import (
     Moves,
     Operation,
     Program,
-    Rows,
     Stores,
     Wait,
 )

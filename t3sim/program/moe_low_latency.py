@@ -17,13 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.program.contents import Rows
 from t3sim.program.moe_layer import UNROLLED_BYTES, MoeLayer
-from t3sim.program.operations import (
-    NONE,
-    Ints,
-    Operation,
-    Rows,
-)
+from t3sim.program.operations import NONE, Ints, Operation
 from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, in_columns, joined, steps, waiting
 
 LOW_LATENCY_WARPS = 32  # of a workgroup, as in DeepEP

@@ -23,19 +23,10 @@ from typing import Any
 import numpy as np
 
 from t3sim.errors import UsageError
+from t3sim.program.contents import Rows
 from t3sim.program.moe_layer import COPY_WARPS, UNROLLED_BYTES, MoeLayer
 from t3sim.program.moe_operator import position_in
-from t3sim.program.operations import (
-    NONE,
-    STORE,
-    Buffer,
-    Ints,
-    Moves,
-    Operation,
-    Post,
-    Rows,
-    Wait,
-)
+from t3sim.program.operations import NONE, STORE, Buffer, Ints, Moves, Operation, Post, Wait
 from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, in_columns, joined, parted, steps, waiting
 
 DISPATCH_CHUNK, COMBINE_CHUNK = 6, 4  # tokens that a sender stores for each GPU at a time, as in DeepEP

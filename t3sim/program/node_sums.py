@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.program.contents import Tiles
 from t3sim.program.kernels import total
-from t3sim.program.operations import NONE, STEP, STORE, Buffer, Ints, Memory, Moves, Tiles, Wait, table
+from t3sim.program.operations import NONE, STEP, STORE, Buffer, Ints, Memory, Moves, Wait, table
 from t3sim.program.operator import Operator
 from t3sim.program.roles import Step, nic_sends
 from t3sim.program.row_chunks import RowChunks

@@ -17,8 +17,9 @@ from t3sim.collective.nvls import piece_bytes
 from t3sim.collective.schedule import Op
 from t3sim.config.collective_kernel import NvlsSpec
 from t3sim.errors import UsageError
+from t3sim.program.contents import Content
 from t3sim.program.kernels import program, refuse_without_multicast
-from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, Signals, table
+from t3sim.program.operations import STEP, STORE, Buffer, Memory, Moves, Program, Signals, table
 from t3sim.program.operator import Operator
 
 Step = dict[str, int]

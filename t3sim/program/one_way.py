@@ -13,8 +13,9 @@ from t3sim.collective.choice import channels_of, protocol_of
 from t3sim.collective.schedule import places_for, sent_granules, slices_of
 from t3sim.config.collective_kernel import Protocol
 from t3sim.program.all_to_all import exchange
+from t3sim.program.contents import Content
 from t3sim.program.kernels import program
-from t3sim.program.operations import STEP, STORE, Buffer, Content, Memory, Moves, Program, Wait, table
+from t3sim.program.operations import STEP, STORE, Buffer, Memory, Moves, Program, Wait, table
 from t3sim.program.operator import Operator
 from t3sim.program.roles import Roles, pieces_of
 

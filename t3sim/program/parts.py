@@ -10,12 +10,13 @@ from t3sim.collective.nvls import takes_switch
 from t3sim.collective.schedule import CollectiveSchedule, Op, ring_reduce_scatter
 from t3sim.errors import UsageError
 from t3sim.program.all_to_all import all_to_all_program
+from t3sim.program.contents import Content
 from t3sim.program.direct import direct_program
 from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
 from t3sim.program.levels import levels, levels_program
 from t3sim.program.nvls import nvls_program
 from t3sim.program.one_way import broadcast_program, send_receive_program
-from t3sim.program.operations import Content, Memory, Moves, Program
+from t3sim.program.operations import Memory, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Part, Plan, in_order
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from t3sim.config.limits import MOST_CONTEXTS
 from t3sim.errors import UsageError
-from t3sim.program.operations import NONE, STORE, UPDATE, Gemm, Memory, Moves, Tiles, Wait
+from t3sim.program.contents import Tiles
+from t3sim.program.operations import NONE, STORE, UPDATE, Gemm, Memory, Moves, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles
 from t3sim.program.roles import Step, nic_sends

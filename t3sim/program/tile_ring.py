@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from t3sim.collective.choice import ring_schedule
+from t3sim.program.contents import Content, Tiles
 from t3sim.program.engine_ring import engine_ring
 from t3sim.program.kernels import ring
 from t3sim.program.levels import levels, place_of
-from t3sim.program.operations import Content, Ints, Memory, Moves, Tiles
+from t3sim.program.operations import Ints, Memory, Moves
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles
 from t3sim.program.parts import ring_contents

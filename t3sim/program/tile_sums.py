@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from t3sim.errors import UsageError
-from t3sim.program.operations import STORE, Gemm, Ints, Memory, Tiles, Wait
+from t3sim.program.contents import Tiles
+from t3sim.program.operations import STORE, Gemm, Ints, Memory, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles
 from t3sim.program.triggered import Step

@@ -102,7 +102,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
             "write_low_watermark": 0,
             "write_age": "300 ns",
             "read_age": "300 ns",
-            "turn_to_writes": "125 ns",
+            "turnaround_to_writes": "125 ns",
         },
     ),
     "memory.timing.nREFI": (0, 500, 1000, 1301),

@@ -12,7 +12,7 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.tables import records
 from t3sim.gpu.units import codes
-from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.table_rows import MESSAGE
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
 from t3sim.selfcheck.data_cases import machine_from

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from functools import partial
 
+from t3sim.program.contents import Content
 from t3sim.program.gathering import Gathering
 from t3sim.program.host import HOST, run_by
 from t3sim.program.kernels import program, refuse_without_engines, total
-from t3sim.program.operations import Barrier, Buffer, Content, Operation, Post, Program, Wait
+from t3sim.program.operations import Barrier, Buffer, Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan

@@ -5,8 +5,9 @@ from functools import partial
 
 import numpy as np
 
+from t3sim.program.contents import Tiles
 from t3sim.program.kernels import gemm, program
-from t3sim.program.operations import Program, Tiles
+from t3sim.program.operations import Program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, all_reduce, gemm_part, part_of, reduce_scatter_part
 from t3sim.program.plan import Part, Plan, in_order, longest

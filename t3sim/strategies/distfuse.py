@@ -4,9 +4,10 @@ from functools import partial
 
 import numpy as np
 
+from t3sim.program.contents import Tiles
 from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program
-from t3sim.program.operations import AT_OPERANDS, STORE, Barrier, Program, Tiles, Wait
+from t3sim.program.operations import AT_OPERANDS, STORE, Barrier, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles, beside
 from t3sim.program.parts import gemm_part, part_of

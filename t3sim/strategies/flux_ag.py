@@ -5,9 +5,10 @@ from functools import partial
 
 import numpy as np
 
+from t3sim.program.contents import Tiles
 from t3sim.program.host import run_by
 from t3sim.program.kernels import copies, gemm, program, refuse_without_engines, shards, total
-from t3sim.program.operations import NONE, STORE, Barrier, Buffer, Operation, Post, Program, Tiles, TileWaits, Wait
+from t3sim.program.operations import NONE, STORE, Barrier, Buffer, Operation, Post, Program, TileWaits, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan

@@ -4,9 +4,10 @@ from functools import partial
 
 import numpy as np
 
+from t3sim.program.contents import Tiles
 from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program, total
-from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Tiles, Wait
+from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles, beside
 from t3sim.program.parts import fused_plan

@@ -10,9 +10,10 @@ from itertools import zip_longest
 
 import numpy as np
 
+from t3sim.program.contents import Tiles
 from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, in_lines, program, refuse_without_multicast, shards
-from t3sim.program.operations import NONE, STEP, STORE, Barrier, Moves, Post, Program, Tiles, TileWaits, Wait, table
+from t3sim.program.operations import NONE, STEP, STORE, Barrier, Moves, Post, Program, TileWaits, Wait, table
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan

@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 
 from t3sim.errors import UsageError
+from t3sim.program.contents import Tiles
 from t3sim.program.exchange import exchange_program
 from t3sim.program.kernels import gemm, program, refuse_on_ring
-from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
+from t3sim.program.operations import UPDATE, Forward, Program, paired
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan, gemm_part, part_of
 from t3sim.program.plan import Plan, in_order

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from t3sim.errors import UsageError
+from t3sim.program.contents import Content
 from t3sim.program.host import run_by
 from t3sim.program.kernels import operands, program
-from t3sim.program.operations import STORE, Content, Gemm, Operation, Post, Program, Stores, Wait
+from t3sim.program.operations import STORE, Gemm, Operation, Post, Program, Stores, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan

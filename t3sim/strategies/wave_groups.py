@@ -5,9 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from t3sim.program.contents import Content
 from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program
-from t3sim.program.operations import STORE, Content, Operation, Program, Wait
+from t3sim.program.operations import STORE, Operation, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan

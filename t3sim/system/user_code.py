@@ -19,7 +19,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import PACKAGES, PluginError, ProgramError, UsageError, home_of, is_of_a_user
 from t3sim.fabric.interface import check_arrivals, check_reach
 from t3sim.gpu.core import GpuCore, name_of
-from t3sim.gpu.tables import tables_of
+from t3sim.gpu.table_builder import tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.compare import digest

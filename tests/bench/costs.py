@@ -28,7 +28,8 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.dram.memory_controller import advance_channel, enqueue_request, has_room, has_work
-from t3sim.gpu.units.state import COMMAND_LOG, Layout
+from t3sim.gpu.units.state import Layout
+from t3sim.gpu.units.table_rows import COMMAND_LOG
 from t3sim.program.plan import Part
 from t3sim.system.compilation import compile_for
 from t3sim.system.explicit import ExplicitParts

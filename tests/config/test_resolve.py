@@ -76,7 +76,7 @@ CROSS_FIELD = [
         "`write_high_watermark`",
     ),
     ("memory: {queue: {kind: split, read_age: 300 ns}}", "memory.queue.read_age", "`write_age`"),
-    ("memory: {queue: {turn_to_writes: 125 ns}}", "memory.queue.turn_to_writes", "`write_age`"),
+    ("memory: {queue: {turnaround_to_writes: 125 ns}}", "memory.queue.turnaround_to_writes", "`write_age`"),
     ("gpu: {l2: {n_banks: 48}}", "gpu.l2.n_banks", "power"),
     ("gpu: {l2: {capacity: 11 MiB}}", "gpu.l2.capacity", "`n_banks`"),
     ("gpu: {l2: {capacity: 1000 B}}", "gpu.l2.capacity", "`n_banks`"),

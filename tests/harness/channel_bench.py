@@ -19,7 +19,8 @@ from t3sim.gpu.compiled import compiled_policy
 from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.dram.memory_controller import advance_channel, enqueue_request, has_room, has_work
-from t3sim.gpu.units.state import COMMAND_LOG, TILE_TABLE, Layout, empty_gpu
+from t3sim.gpu.units.state import Layout, empty_gpu
+from t3sim.gpu.units.table_rows import COMMAND_LOG, TILE_TABLE
 
 # No rule is hidden by another one, and no two values are equal:
 # nRC > nRAS + nRP, nFAW > 4 nRRDL > 4 nRRDS, nCCDL > nCCDS > nBL, nWTRL > nWTRS, nCCDWL > nCCDL.
@@ -73,9 +74,9 @@ class Setup:
     low_watermark: int = 13
     write_capacity: int = 64
     write_age: int = 0
-    write_turn: int = 0  # 0: without limit
+    writes_per_drain: int = 0  # 0: without limit
     read_age: int = 0
-    turn_to_writes: int = 0
+    turnaround_to_writes: int = 0
     producer_done: int = 0
     first_stage_occupancy: int = -1
     first_stage_length: int = 0
@@ -148,8 +149,8 @@ class ChannelBench:
         channel["write_high_watermark"] = setup.high_watermark
         channel["write_low_watermark"] = setup.low_watermark
         channel["write_capacity"], channel["write_age"] = setup.write_capacity, setup.write_age
-        channel["write_turn"] = setup.write_turn or codes.NEVER
-        channel["read_age"], channel["turn_to_writes"] = setup.read_age, setup.turn_to_writes
+        channel["writes_per_drain"] = setup.writes_per_drain or codes.NEVER
+        channel["read_age"], channel["turnaround_to_writes"] = setup.read_age, setup.turnaround_to_writes
         channel["n_classes"] = setup.n_classes
         channel["stream_capacity"] = Layout().stream_queue_entries
         per_refresh = 16 if self.timings["nRFCpb"] else 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t3sim.arrays import chosen, copied, joined, opaque
-from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.table_rows import MESSAGE
 
 GAPS = np.dtype({"names": ["a", "b"], "formats": ["i2", ("f8", 3)], "offsets": [2, 8], "itemsize": 40})
 

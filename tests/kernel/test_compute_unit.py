@@ -19,7 +19,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.tables import records
 from t3sim.gpu.units import codes
 from t3sim.gpu.units.compute.unit_sleep import wake_unit
-from t3sim.gpu.units.state import WORKGROUP_TABLE
+from t3sim.gpu.units.table_rows import WORKGROUP_TABLE
 from t3sim.program.operations import STORE, UPDATE, Gemm, Signals, Stores
 from t3sim.system.machine import leftovers
 from t3sim.system.measure import workgroup_spread

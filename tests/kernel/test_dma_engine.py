@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.gpu.tables import dma_blocks
+from t3sim.gpu.tracking import dma_blocks
 from t3sim.gpu.units.codes import COMM, DMA_READ, INCOMING_UPDATE
 from t3sim.gpu.units.dram.address_map import channel_of, granule_address, place_of
 from t3sim.gpu.units.link.link_port import dma_queued, transmit

@@ -11,7 +11,7 @@ from t3sim.experiment.planning.plan import load_experiment
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units.codes import COMM, COMPUTE
-from t3sim.gpu.units.compute.compute_unit import return_promise, wait_for_channel, wake_waiting_cus
+from t3sim.gpu.units.compute.channel_room import return_promise, wait_for_channel, wake_waiting_cus
 
 EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
 

@@ -11,7 +11,7 @@ from t3sim.collective.ranks import Ranks
 from t3sim.gpu.core import GpuCore, Wires
 from t3sim.gpu.units.codes import CREDIT, INCOMING_WRITE, SIGNAL
 from t3sim.gpu.units.link.ingress_port import return_credits, serve_arrivals, take_credits
-from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.table_rows import MESSAGE
 from tests.kernel.small import FOREVER, core_of, messages_of
 
 RATES = ["8 GB/s", "75 GB/s", "150 GB/s", "361 GB/s", "7123 MB/s"]

@@ -19,7 +19,7 @@ from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units.codes import FROM_STORES, INCOMING_UPDATE, INCOMING_WRITE
 from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, is_empty, queue_dma_data, transmit
-from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.table_rows import MESSAGE
 from tests.kernel.small import FOREVER, core_of, messages_of
 
 RATES = ["150 GB/s", "75 GB/s", "7.3 GB/s", "99.999 GB/s", "1 GB/s", "448 GB/s"]

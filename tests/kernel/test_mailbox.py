@@ -12,7 +12,7 @@ from t3sim.gpu.core import INBOX_SIZE, GpuCore
 from t3sim.gpu.units.codes import COMM, INCOMING_UPDATE, INCOMING_WRITE
 from t3sim.gpu.units.dram.address_map import channel_of, granule_address, place_of
 from t3sim.gpu.units.signals import GRANULE_BITS
-from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.table_rows import MESSAGE
 from tests.kernel.small import FOREVER, messages_of, take_in, take_requests, trace_of, with_gemm
 
 SLOT = 40

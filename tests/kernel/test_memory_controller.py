@@ -12,7 +12,7 @@ from t3sim.gpu.tables import records
 from t3sim.gpu.units.codes import COMM, COMPUTE, DMA_READ, INCOMING_WRITE, RD, WR
 from t3sim.gpu.units.dram.address_map import place_of
 from t3sim.gpu.units.dram.memory_controller import advance_channel, enqueue_request, has_room, has_store_of_others
-from t3sim.gpu.units.state import COMMAND_LOG, TILE_TABLE
+from t3sim.gpu.units.table_rows import COMMAND_LOG, TILE_TABLE
 
 from .small import core_of
 

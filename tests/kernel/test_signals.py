@@ -8,7 +8,7 @@ import pytest
 from t3sim.gpu.units.codes import COMM, INCOMING_WRITE, SIGNAL
 from t3sim.gpu.units.dram.memory_controller import admit_head
 from t3sim.gpu.units.signals import granule_of, signal_of, store_tag, tile_of
-from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.table_rows import MESSAGE
 from tests.kernel.small import FOREVER, core_of, messages_of, take_in
 
 LARGEST = (1 << 32) - 1, (1 << 12) - 1, (1 << 18) - 1  # tile, granule, signal

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.tables import records, tracker_predecessors
+from t3sim.gpu.tables import records
+from t3sim.gpu.tracking import tracker_predecessors
 from t3sim.gpu.units.codes import NEVER
-from t3sim.gpu.units.state import DMA_TABLE, TILE_TABLE
 from t3sim.gpu.units.t3.dma_engine import arm_triggered
 from t3sim.gpu.units.t3.tracker import count_store, find_entry, find_free_entry, has_place_for
+from t3sim.gpu.units.table_rows import DMA_TABLE, TILE_TABLE
 from t3sim.program.operations import Gemm
 from tests.checks.hang import scenario
 from tests.conftest import sample

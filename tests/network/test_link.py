@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
 from t3sim.fabric.link import Link
-from t3sim.gpu.units.state import MESSAGE, WIRE
+from t3sim.gpu.units.state import WIRE
+from t3sim.gpu.units.table_rows import MESSAGE
 
 LATENCY = 3500
 GRANULE = (224, 0, 75)  # ticks for 64 B at 150 GB/s with 7 GHz ticks: 2.98...

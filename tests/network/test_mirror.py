@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from t3sim.fabric.mirror import ChunkShift
-from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.table_rows import MESSAGE
 
 Chunks = list[list[int]]  # granules of each wavefront tile of each chunk
 

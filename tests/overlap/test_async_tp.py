@@ -9,7 +9,7 @@ import pytest
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.config.gpu import HostSpec
 from t3sim.errors import ConfigError
-from t3sim.gpu.tables import tables_of
+from t3sim.gpu.table_builder import tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.host import EAGER, GRAPH
 from t3sim.program.operations import Gemm, Moves

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from t3sim.config.experiment import GemmShape
-from t3sim.gpu.tables import spacing_of, tables_of
+from t3sim.gpu.table_builder import tables_of
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.tracking import spacing_of
 from t3sim.program.exchange import exchange_program
 from t3sim.program.operations import UPDATE, Gemm, Moves, Program
 from t3sim.program.operator import Operator

@@ -15,6 +15,7 @@ from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.gpu import CopyEngineSpec
 from t3sim.config.link import MulticastSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.program.contents import Content, Tiles
 from t3sim.program.kernels import copies, gemm, operands, program, row_granules, tile_offsets, total
 from t3sim.program.operations import (
     STEP,
@@ -22,14 +23,12 @@ from t3sim.program.operations import (
     UPDATE,
     Barrier,
     Buffer,
-    Content,
     Gemm,
     Memory,
     Moves,
     Post,
     Program,
     Stores,
-    Tiles,
     TileWaits,
     Wait,
     table,

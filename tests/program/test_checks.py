@@ -10,13 +10,13 @@ import pytest
 
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.errors import ProgramError, UsageError
+from t3sim.program.contents import Content
 from t3sim.program.kernels import copies, program, ring
 from t3sim.program.operations import (
     NONE,
     STORE,
     Barrier,
     Buffer,
-    Content,
     Memory,
     Moves,
     Operation,

@@ -9,7 +9,8 @@ import pytest
 
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import UsageError
-from t3sim.program.operations import STORE, Gemm, Moves, Tiles
+from t3sim.program.contents import Tiles
+from t3sim.program.operations import STORE, Gemm, Moves
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan
 from t3sim.program.plan import Bound, Part, Tree

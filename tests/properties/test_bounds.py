@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units.codes import ACT, INCOMING_WRITE, NEVER, OPERAND_READ
 from t3sim.gpu.units.link.link_port import buffer_store, has_buffer_room, transmit
-from t3sim.gpu.units.state import MESSAGE
+from t3sim.gpu.units.table_rows import MESSAGE
 from t3sim.strategies import Phase
 from t3sim.system.machine import MirroredMachine
 from tests.conftest import DEEP, sample

@@ -104,9 +104,9 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
         mark = max(1, room * draw.choice((2, 4)) // 5)
         held_back |= {"write_capacity": room, "high_watermark": mark, "low_watermark": min(mark - 1, room // 5)}
         held_back["write_age"] = draw.choice((3, 25, 400))
-        held_back["write_turn"] = draw.choice((0, 1, 5, room))
+        held_back["writes_per_drain"] = draw.choice((0, 1, 5, room))
         held_back["read_age"] = draw.choice((0, 0, 1, 30, 400))
-        held_back["turn_to_writes"] = draw.choice((0, 0, 1, 40))
+        held_back["turnaround_to_writes"] = draw.choice((0, 0, 1, 40))
     return Case(seed, replace(setup, **held_back), replace(rules, **held_back), requests)
 
 

@@ -31,9 +31,9 @@ class Rules:
     low_watermark: int = 13
     write_capacity: int = 64  # of split queues
     write_age: int = 0
-    write_turn: int = 0  # 0: without limit
+    writes_per_drain: int = 0  # 0: without limit
     read_age: int = 0  # 0: without limit
-    turn_to_writes: int = 0
+    turnaround_to_writes: int = 0
     policy: str = "round_robin"
     threshold: int = AUTO
     starvation_limit: int = 1000
@@ -260,7 +260,7 @@ class ReferenceChannel:
         A drain that is cut short while reads wait leaves them a turn of as many as their queue holds.  With an age of
         reads it is cut short when one has waited so long and the stores are few enough.
         """
-        was_draining, turn = self.is_draining, self.rules.write_turn
+        was_draining, turn = self.is_draining, self.rules.writes_per_drain
         stores = sum(a.is_store for a in self.queue)
         reads = len(self.queue) - stores
         if self.is_draining:
@@ -277,7 +277,7 @@ class ReferenceChannel:
         if self.is_draining != was_draining:
             self.n_in_turn = 0
             self.held_since = self.now
-            self.stores_from = self.now + self.rules.turn_to_writes
+            self.stores_from = self.now + self.rules.turnaround_to_writes
             self.is_owed = self.rules.write_age > 0 and stores >= self.rules.low_watermark
 
     def served(self) -> list[Access]:

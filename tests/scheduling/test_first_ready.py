@@ -94,9 +94,9 @@ def test_a_read_of_what_is_held_back_starts_a_drain() -> None:
 
 
 @pytest.mark.parametrize("reads_first", [True, False])
-def test_reads_and_writes_without_end_take_turns(reads_first: bool) -> None:
+def test_reads_and_writes_without_end_alternate(reads_first: bool) -> None:
     """Does neither wait longer, whichever come first, though more than the mark says come all the time?"""
-    setup = replace(HELD_BACK, capacity=6, write_capacity=12, write_turn=12)
+    setup = replace(HELD_BACK, capacity=6, write_capacity=12, writes_per_drain=12)
     reads = [Request(0, READ, 4, column=i % 4) for i in range(60)]
     stores = [Request(0, STORE, 8, column=i % 4, stream=COMM) for i in range(60)]
     log = ChannelBench(setup).run([*reads, *stores] if reads_first else [*stores, *reads])
@@ -110,7 +110,7 @@ READ_AGE = 60  # cycles from the first read that came in a drain to its end
 IN_TURNS = replace(HELD_BACK, high_watermark=40, low_watermark=0, read_age=READ_AGE)
 
 
-def test_a_drain_in_turns_ends_when_a_read_has_waited_so_long() -> None:
+def test_a_drain_ends_when_a_read_has_waited_so_long() -> None:
     """Is the read served then, neither earlier nor after all writes, and are the others written an age later?"""
     stores = [Request(LATE, STORE, 4, column=i % 4) for i in range(30)]
     requests = [Request(0, READ, 0), Request(0, READ, 4), *stores, Request(LATE + AGE + 7, READ, stream=COMM)]
@@ -120,7 +120,7 @@ def test_a_drain_in_turns_ends_when_a_read_has_waited_so_long() -> None:
     assert next(e.at for e in late if e.command == WR and e.at > read_at) == LATE + AGE + 7 + READ_AGE + AGE
 
 
-def test_a_drain_in_turns_goes_on_for_a_read_if_too_many_writes_wait() -> None:
+def test_a_drain_goes_on_for_a_read_if_too_many_writes_wait() -> None:
     """Does the read wait until no more than the mark are left?"""
     setup = replace(IN_TURNS, high_watermark=20)
     stores = [Request(LATE, STORE, 4, column=i % 4) for i in range(60)]
@@ -131,18 +131,20 @@ def test_a_drain_in_turns_goes_on_for_a_read_if_too_many_writes_wait() -> None:
     assert 40 <= late.index(RD) <= 42
 
 
-def test_a_drain_in_turns_is_over_when_no_write_is_left() -> None:
+def test_a_drain_is_over_when_no_write_is_left() -> None:
     """Is a later write held back again, though no read came?"""
     later = LATE + AGE + 500
     log = ChannelBench(IN_TURNS).run([Request(0, READ, 4), Request(LATE, STORE, 4), Request(later, STORE, 4)])
     assert [entry.at for entry in log if entry.command == WR] == [LATE + AGE, later + AGE]
 
 
-@pytest.mark.parametrize("turn", [0, 35])
-def test_the_first_write_of_a_drain_waits_for_the_turn(turn: int) -> None:
+@pytest.mark.parametrize("turnaround", [0, 35])
+def test_the_first_write_of_a_drain_waits_for_the_turnaround(turnaround: int) -> None:
     """Does the direction change so much earlier than the first write comes?"""
-    log = ChannelBench(replace(HELD_BACK, turn_to_writes=turn)).run([Request(0, READ, 4), Request(LATE, STORE, 4)])
-    assert next(entry.at for entry in log if entry.command == WR) == LATE + AGE + turn
+    log = ChannelBench(replace(HELD_BACK, turnaround_to_writes=turnaround)).run(
+        [Request(0, READ, 4), Request(LATE, STORE, 4)]
+    )
+    assert next(entry.at for entry in log if entry.command == WR) == LATE + AGE + turnaround
 
 
 @pytest.mark.parametrize("slot", [16, 64, 100])

@@ -6,207 +6,126 @@ same time come in the order in which they were made, but the first event of a pr
 are picoseconds; all that has to be computed from rates is an entry of the tables that ``analytic.outline`` makes.
 """
 
+from t3sim.analytic.events.fields import (
+    ALL_ENDED,
+    AMOUNT,
+    BARRIER,
+    C_BEGIN,
+    C_EXTRA,
+    C_GO,
+    C_POST,
+    C_STEP,
+    CHANNEL_END,
+    COPIES,
+    E_A,
+    E_B,
+    E_KIND,
+    E_TIME,
+    FIRST,
+    GEMM,
+    HEAD,
+    LINK_FREE_AT,
+    LOCAL,
+    MEMORY_FREE_AT,
+    N_EVENTS,
+    N_PROCS,
+    N_STREAMS,
+    NONE,
+    NOW,
+    OP_A,
+    OP_A_FITS,
+    OP_AFTER,
+    OP_AFTER_STOP,
+    OP_B,
+    OP_B_FITS,
+    OP_EPILOGUE,
+    OP_FIRST,
+    OP_ISSUED,
+    OP_KIND,
+    OP_LAUNCH,
+    OP_LEFT,
+    OP_LOADS,
+    OP_MULTIPLY,
+    OP_N,
+    OP_OF_TILE,
+    OP_OPERANDS,
+    OP_OVERHEAD,
+    OP_POST,
+    OP_POST_STOP,
+    OP_RANK,
+    OP_RESOURCE,
+    OP_ROWS,
+    OP_TILE,
+    OP_TIME,
+    OP_TURNS,
+    OP_UNTIL,
+    OP_UNTIL_STOP,
+    OP_WAITER,
+    P_AT,
+    P_I,
+    P_LEFT,
+    P_NEXT,
+    P_OP,
+    P_PARENT,
+    P_STOP,
+    P_SUB,
+    P_TIME,
+    PART_AMOUNT,
+    PART_AT_LEAST,
+    PART_IS_SENT,
+    PART_POST,
+    PART_SENT,
+    PART_SIGNAL,
+    POST_BEGIN,
+    POST_END,
+    RELEASED,
+    RESUME,
+    S_AFTER,
+    S_COPY,
+    S_COPY_MOVE,
+    S_COPY_POST,
+    S_COPY_START,
+    S_COPY_STEP,
+    S_LAUNCH,
+    S_NEXT,
+    S_START,
+    S_UNTIL,
+    STEP_AMOUNT,
+    STEP_AT_LEAST,
+    STEP_DELAY,
+    STEP_EXTRA,
+    STEP_IS_EMPTY,
+    STEP_POST,
+    STEP_SENT,
+    STEP_SIGNAL,
+    STEP_TIME,
+    STREAM_END,
+    T_GRANTED,
+    T_MULTIPLIED,
+    T_NEXT,
+    T_SENT,
+    T_STORE,
+    T_TURN,
+    T_WAIT,
+    TILE_PART,
+    TILE_PART_STOP,
+    TILE_STORE,
+)
+from t3sim.analytic.events.queue import (
+    add,
+    await_signal,
+    enqueue,
+    grant,
+    pop,
+    post,
+    push,
+    release,
+    request,
+    send,
+    sleep,
+    until_sent,
+)
 from t3sim.gpu.units._jit import kernel
-
-NONE = -1
-
-# Columns of ``ops``, and what an operation is.
-OP_KIND, OP_ISSUED, OP_LAUNCH, OP_AFTER, OP_AFTER_STOP, OP_UNTIL, OP_UNTIL_STOP, OP_POST, OP_POST_STOP = range(9)
-OP_FIRST, OP_N, OP_TIME, OP_OVERHEAD, OP_RESOURCE = range(9, 14)
-OP_TURNS, OP_MULTIPLY, OP_OF_TILE, OP_EPILOGUE, OP_OPERANDS, OP_RANK, OP_TILE, OP_LEFT = range(14, 22)
-OP_ROWS, OP_WAITER = OP_TURNS, OP_OVERHEAD  # of a ring, how many steps a channel has; of a GEMM, the process after it
-OP_A, OP_B, OP_A_FITS, OP_B_FITS, OP_LOADS = range(22, 27)  # operands, whether the L2 keeps them, times of four cases
-OP_COLUMNS = 30
-GEMM, BARRIER, LOCAL, COPIES, RING = range(5)
-
-# Columns of ``steps``: of a channel, or of a copy engine; ``STEP_SENT``: time on the link, NONE: it stays on this GPU;
-# of a channel 0: it has a part of the link.
-STEP_SIGNAL, STEP_AT_LEAST, STEP_EXTRA, STEP_IS_EMPTY, STEP_TIME, STEP_SENT = range(6)
-STEP_POST, STEP_AMOUNT, STEP_DELAY = range(6, 9)
-STEP_COLUMNS = 9
-
-# Columns of ``parts``, of what a tile is stored as, and of ``tiles``.
-PART_SIGNAL, PART_AT_LEAST, PART_SENT, PART_POST, PART_AMOUNT, PART_IS_SENT = range(6)
-PART_COLUMNS = 6
-TILE_PART, TILE_PART_STOP, TILE_STORE = range(3)
-TILE_COLUMNS = 3
-
-# Columns of ``procs``.
-P_AT, P_NEXT, P_FOR, P_OP, P_I, P_STOP, P_SUB, P_LEFT, P_TIME, P_PARENT = range(10)
-P_COLUMNS = 10
-
-# Columns of ``signals`` and of ``resources``: a value, or whether it is taken; who waits.
-VALUE, HEAD, TAIL = range(3)
-Q_COLUMNS = 3
-
-# Entries of ``state``.
-NOW, N_EVENTS, N_MADE, LINK_FREE_AT, MEMORY_FREE_AT, N_PROCS, N_STREAMS, IS_OVER = range(8)
-STATE_ENTRIES = 8
-
-# Columns of ``heap``.
-E_TIME, E_ORDER, E_KIND, E_A, E_B = range(5)
-E_COLUMNS = 5
-RESUME, POST_BEGIN, POST_END, RELEASED, STREAM_END, CHANNEL_END, ALL_ENDED = range(7)
-FIRST = -(1 << 62)  # added to the order of the first event of a process
-AMOUNT = 1 << 32  # of a post: signal and amount are one number
-
-# Where a process continues.
-(
-    S_NEXT, S_AFTER, S_START, S_LAUNCH, S_UNTIL, S_COPY, S_COPY_STEP, S_COPY_START, S_COPY_MOVE, S_COPY_POST,
-    T_NEXT, T_WAIT, T_TURN, T_GRANTED, T_MULTIPLIED, T_STORE, T_SENT, C_BEGIN, C_STEP, C_EXTRA, C_GO, C_POST,
-) = range(22)  # fmt: skip
-
-
-@kernel
-def is_before(heap, i, j):
-    """Return whether event *i* comes before event *j*."""
-    if heap[i, E_TIME] != heap[j, E_TIME]:
-        return heap[i, E_TIME] < heap[j, E_TIME]
-    return heap[i, E_ORDER] < heap[j, E_ORDER]
-
-
-@kernel
-def swap(heap, i, j):
-    """Exchange two events."""
-    for column in range(E_COLUMNS):
-        kept = heap[i, column]
-        heap[i, column] = heap[j, column]
-        heap[j, column] = kept
-
-
-@kernel
-def push(state, heap, delay, first, kind, a, b):
-    """Make an event *delay* from now; *first*: ``FIRST`` or 0."""
-    i = state[N_EVENTS]
-    state[N_EVENTS] = i + 1
-    heap[i, E_TIME] = state[NOW] + delay
-    heap[i, E_ORDER] = state[N_MADE] + first
-    heap[i, E_KIND] = kind
-    heap[i, E_A] = a
-    heap[i, E_B] = b
-    state[N_MADE] += 1
-    while i > 0 and is_before(heap, i, (i - 1) // 2):
-        swap(heap, i, (i - 1) // 2)
-        i = (i - 1) // 2
-
-
-@kernel
-def pop(state, heap):
-    """Move the first event after all others."""
-    n = state[N_EVENTS] - 1
-    state[N_EVENTS] = n
-    swap(heap, 0, n)
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= n:
-            return
-        if child + 1 < n and is_before(heap, child + 1, child):
-            child += 1
-        if not is_before(heap, child, i):
-            return
-        swap(heap, i, child)
-        i = child
-
-
-@kernel
-def sleep(state, heap, procs, p, delay, at):
-    """Let process *p* continue *at* a place after *delay*."""
-    procs[p, P_AT] = at
-    push(state, heap, delay, 0, RESUME, p, 0)
-
-
-@kernel
-def await_signal(state, heap, procs, signals, p, signal, at_least, at):
-    """Let process *p* continue *at* a place when *signal* has *at_least* this value; first whose value comes first."""
-    procs[p, P_AT] = at
-    if signals[signal, VALUE] >= at_least:
-        push(state, heap, 0, 0, RESUME, p, 0)
-        return
-    procs[p, P_FOR] = at_least
-    before, after = NONE, signals[signal, HEAD]
-    last = signals[signal, TAIL]
-    if last != NONE and procs[last, P_FOR] <= at_least:
-        before, after = last, NONE
-    while after != NONE and procs[after, P_FOR] <= at_least:
-        before, after = after, procs[after, P_NEXT]
-    procs[p, P_NEXT] = after
-    if before == NONE:
-        signals[signal, HEAD] = p
-    else:
-        procs[before, P_NEXT] = p
-    if after == NONE:
-        signals[signal, TAIL] = p
-
-
-@kernel
-def add(state, heap, procs, signals, signal, amount):
-    """Add *amount* to *signal* and wake who waited for it."""
-    signals[signal, VALUE] += amount
-    p = signals[signal, HEAD]
-    while p != NONE and procs[p, P_FOR] <= signals[signal, VALUE]:
-        push(state, heap, 0, 0, RESUME, p, 0)
-        p = procs[p, P_NEXT]
-    signals[signal, HEAD] = p
-    if p == NONE:
-        signals[signal, TAIL] = NONE
-
-
-@kernel
-def post(state, heap, procs, signals, signal, amount, delay):
-    """Add *amount* to *signal* after *delay*."""
-    if delay:
-        push(state, heap, 0, FIRST, POST_BEGIN, signal * AMOUNT + amount, delay)
-    else:
-        add(state, heap, procs, signals, signal, amount)
-
-
-@kernel
-def grant(state, heap, procs, resources, r):
-    """Give a free resource to who waits first."""
-    p = resources[r, HEAD]
-    if resources[r, VALUE] == 0 and p != NONE:
-        resources[r, VALUE] = 1
-        resources[r, HEAD] = procs[p, P_NEXT]
-        push(state, heap, 0, 0, RESUME, p, 0)
-
-
-@kernel
-def request(state, heap, procs, resources, r, p, at):
-    """Let process *p* continue *at* a place when it has resource *r*."""
-    procs[p, P_AT] = at
-    enqueue(procs, resources, r, p)
-    grant(state, heap, procs, resources, r)
-
-
-@kernel
-def enqueue(procs, queues, q, p):
-    """Put process *p* at the end of a queue."""
-    procs[p, P_NEXT] = NONE
-    if queues[q, HEAD] == NONE:
-        queues[q, HEAD] = p
-    else:
-        procs[queues[q, TAIL], P_NEXT] = p
-    queues[q, TAIL] = p
-
-
-@kernel
-def release(state, heap, resources, r):
-    """Give resource *r* back."""
-    resources[r, VALUE] = 0
-    push(state, heap, 0, 0, RELEASED, r, 0)
-
-
-@kernel
-def until_sent(state):
-    """Return how long it takes until all that is on the link has left: what follows is queued."""
-    return max(state[LINK_FREE_AT] - state[NOW], 0)
-
-
-@kernel
-def send(state, duration):
-    """Queue what takes *duration* on the link."""
-    state[LINK_FREE_AT] = max(state[LINK_FREE_AT], state[NOW]) + duration
 
 
 @kernel
@@ -490,10 +409,9 @@ def run(
     order,
     times,
 ):
-    """Run all events until every stream has ended; return False if that never comes: all wait for each other.
+    """Run all events until every stream has ended; return False on a deadlock.
 
-    *in_l2*: of each operand, whether it is in the L2.  *times*: latency of the link, and how
-    long what its buffer holds takes to leave.
+    *in_l2*: whether each operand is in the L2.  *times*: latency of the link, and the time to drain its full buffer.
     """
     while state[N_EVENTS]:
         pop(state, heap)

@@ -20,7 +20,8 @@ from t3sim.gpu.in_flight import FETCHED, uncompiled
 from t3sim.gpu.units import codes, signals
 from t3sim.gpu.units.l2.l2_slice import DIRTY_MASK, line_of
 from t3sim.gpu.units.state import MOST_PORTS
-from t3sim.program.operations import Content, Gemm, Rows
+from t3sim.program.contents import Content, Rows
+from t3sim.program.operations import Gemm
 from t3sim.program.verify.places import Map, followed_buffers
 from t3sim.workload.tiling import ELEMENT_BYTES
 

@@ -15,7 +15,8 @@ from t3sim.checks.data.elements import Elements, Made
 from t3sim.checks.data.places import Ints, Turns
 from t3sim.config.limits import MOST_CONTEXTS
 from t3sim.config.machine import MachineSpec
-from t3sim.gpu.tables import destinations
+from t3sim.gpu.tracking import destinations
+from t3sim.program.contents import rectangles
 from t3sim.program.operations import (
     NONE,
     UPDATE,
@@ -26,7 +27,6 @@ from t3sim.program.operations import (
     is_of_commands,
     is_on_network,
     paired,
-    rectangles,
     wide_granules,
 )
 from t3sim.program.verify.places import Map

@@ -1,1 +1,1 @@
-"""An independent check of what the DRAM was told to do: typed from the standards, not from the model."""
+"""An independent check of the DRAM commands: written from the standards, not from the model."""

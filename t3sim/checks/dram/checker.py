@@ -1,4 +1,4 @@
-"""The DRAM checker: takes the command trace of a GPU, batch by batch, and says which rules it breaks."""
+"""The DRAM checker: takes the command trace of a GPU, batch by batch, and reports which rules it breaks."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def _place(command: str, bank: int) -> str:
 
 @dataclass(frozen=True)
 class CommandCounts:
-    """What the trace says about the traffic of each channel, in arrays whose first index is the channel.
+    """Traffic of each channel as counted from the trace, in arrays whose first index is the channel.
 
     ``commands[channel, command]`` and ``columns[channel, kind]`` use the codes of the command log (a precharge
     of all banks is one PRE); ``turnarounds`` are changes of direction of the data bus, which starts with reads;
@@ -65,9 +65,9 @@ class CommandCounts:
 
 
 class DramChecker:
-    """Checks DRAM commands against what the configuration asks of the memory.
+    """Checks DRAM commands against the configured timings and geometry of the memory.
 
-    Timings and geometry are those of *memory*, the user's specification, never those that a model was set to.
+    Timings and geometry are read from *memory*, the user's specification, never from the record of the model.
     Hand it every command with ``take``, in order for each channel, then call ``finish``.
     """
 
@@ -105,11 +105,11 @@ class DramChecker:
         check_commands(batch, *self._arguments())
 
     def finish(self, until_cycle: int) -> None:
-        """Check what only the end can tell; every channel has been simulated up to cycle *until_cycle*, exclusive."""
+        """Check for overdue refreshes at the end: channels have been simulated up to cycle *until_cycle*, exclusive."""
         check_end(until_cycle, *self._arguments())
 
     def _arguments(self) -> tuple[Any, ...]:
-        """The state as the compiled functions take it."""
+        """Return the state as the compiled functions take it."""
         return tuple(array.view(np.recarray) for array in (self._spec, self._gaps, self._channels, self._totals))
 
     @property
@@ -129,7 +129,7 @@ class DramChecker:
 
     @property
     def violated(self) -> dict[str, int]:
-        """How often each rule was broken, by rule id; rules that were kept are absent."""
+        """How often each rule was broken, by rule id; unbroken rules are absent."""
         return self._by_rule(self._totals["n_violated"][0])
 
     @property
@@ -157,7 +157,7 @@ class DramChecker:
 
 
 def _violation(finding: np.void) -> Violation:
-    """Put a record of the engine into words."""
+    """Return a violation made from a record of the engine."""
     number, channel, sort, bank, row, at, earlier, earlier_bank, earlier_at, required, found = finding.tolist()
     check = CHECKS[number]
     return Violation(

@@ -1,4 +1,4 @@
-"""The integers and records of the DRAM checker, written down apart from those of the model.
+"""The integers and records of the DRAM checker, independent of those of the model.
 
 Command and request codes are those of the command log; a test pins them to what the model logs.
 Capacities are part of the compiled type, so every memory shares one compilation.
@@ -6,13 +6,13 @@ Capacities are part of the compiled type, so every memory shares one compilation
 
 import numpy as np
 
-# DRAM commands as logged; UPD is a near-memory op-and-store.  The checker tells a precharge of all banks
-# (bank -1) from that of one bank, and a refresh of one bank from that of all.
+# DRAM commands as logged; UPD is a near-memory op-and-store.  The checker distinguishes precharges and
+# refreshes of all banks (bank -1) from those of one bank.
 ACT, PRE, RD, WR, UPD, REF, N_COMMANDS = range(7)
 PREAB, REFPB, N_SORTS = range(N_COMMANDS, N_COMMANDS + 3)
 ALL_BANKS = -1
 
-# Request kinds as logged: what the bits of one say, and how many there are.
+# Request kinds as logged: the meaning of their bits, and their number.
 STORE_BIT = 8
 UPDATE_BIT = 16
 N_KINDS = 32
@@ -31,14 +31,14 @@ GROUP_ROW = MAX_BANKS  # first row of the bank groups in a table of last times; 
 CHANNEL_ROW = 2 * MAX_BANKS
 N_KEPT = 20  # violations kept for reading
 
-# What can be violated: the gaps between two commands are numbered from 0, everything else from here.
+# Numbers of the checks: gaps between two commands from 0 on, all other conditions from here.
 (
     FOUR_ACTIVATES, DATA_BUS, ROW_BUS, COLUMN_BUS, ROW_NOT_OPEN, ACTIVATE_OPEN, PRECHARGE_CLOSED, REFRESH_OPEN,
     REFRESH_EARLY, REFRESH_LATE, REFRESH_OVERTAKEN, REFRESH_MISSING, REFRESH_TURN, REFRESH_BANK_USED,
     REFRESH_HELD_UP, TIME_BACK, CHANNEL_FIELD, COMMAND_FIELD, BANK_FIELD, ROW_FIELD, COLUMN_FIELD, KIND_FIELD, N_CHECKS,
 ) = range(64, 87)  # of a bus: ROW_BUS + ROW or COLUMN  # fmt: skip
 
-# What the configuration asks for; cycles of the memory clock.
+# Timings and geometry of the configuration, in cycles of the memory clock.
 SPEC = np.dtype(
     [
         ("n_channels", "i8"),
@@ -58,10 +58,10 @@ SPEC = np.dtype(
     align=True,
 )
 
-# A command of sort ``earlier`` keeps one of another sort away for ``cycles``, in its bank, group or channel.
+# Minimum ``cycles`` from a command of sort ``earlier`` to one of another sort, in its bank, group or channel.
 GAP = np.dtype([("earlier", "i8"), ("reach", "i8"), ("cycles", "i8")], align=True)
 
-# What the checker remembers of one channel: when the last command of each sort came, and what it counted.
+# State of the checker for one channel: the cycle of the last command of each sort, and counts.
 SEEN = np.dtype(
     [
         ("last_at", "i8", (CHANNEL_ROW + 1, N_SORTS)),
@@ -87,7 +87,7 @@ SEEN = np.dtype(
     align=True,
 )
 
-# What broke a rule; a sort of -1: no command that is known, or no earlier one.
+# A violation; sort -1: an unknown command, or no earlier one.
 _OF_FINDING = (
     "check", "channel", "later_sort", "bank", "row", "at", "earlier_sort", "earlier_bank", "earlier_at", "required",
     "found",
@@ -98,7 +98,7 @@ TOTALS = np.dtype(
     [
         ("n_commands", "i8"),
         ("n_violations", "i8"),
-        ("command", FINDING),  # that is checked now; the rest of a finding is empty
+        ("command", FINDING),  # under check; the other fields of a finding are empty
         ("n_tight", "i8", (N_CHECKS,)),  # how often a rule was met with equality
         ("n_violated", "i8", (N_CHECKS,)),
         ("kept", FINDING, (N_KEPT,)),

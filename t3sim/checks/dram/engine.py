@@ -1,8 +1,8 @@
-"""Streams DRAM commands past the rules: one pass, one record per channel, integers only.
+"""Checks a stream of DRAM commands in one pass: one record per channel, integers only.
 
-For each command it asks how long ago the last command of every sort came in the same bank, group
-and channel, and compares with the table of gaps; row state, buses and refresh are beside it.
-Nothing here comes from the model: no schedule is predicted and no time is booked ahead.
+Each command is compared with the last command of every sort in the same bank, group and channel, by the table of
+gaps; row state, buses and refresh have checks of their own.
+Nothing here comes from the model, and no schedule is predicted.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from t3sim.gpu.units._jit import kernel
 
 @kernel
 def begin(totals: Any, channel_id: int, sort: int, bank: int, row: int, at: int) -> None:
-    """What is reported from now on is about this command."""
+    """Set the command that later reports are about."""
     command = totals.command
     command.channel = channel_id
     command.later_sort = sort
@@ -27,7 +27,7 @@ def report(
     totals: Any, check: int, required: int, found: int,
     earlier_sort: int = -1, earlier_bank: int = -1, earlier_at: int = -1,
 ) -> None:  # fmt: skip
-    """Count a violation, of which an earlier command may be part; keep it if it is one of the first."""
+    """Count a violation, possibly of a gap to an earlier command; keep it if it is among the first."""
     n = totals.n_violations
     totals.n_violations = n + 1
     totals.n_violated[check] += 1
@@ -45,7 +45,7 @@ def report(
 
 @kernel
 def keep_apart(totals: Any, check: int, required: int, found: int, sort: int, bank: int, at: int) -> None:
-    """Count a command that comes exactly *required* cycles after an earlier one; report one that comes sooner."""
+    """Count a command exactly *required* cycles after an earlier one as tight; report one that comes sooner."""
     if found == required:
         totals.n_tight[check] += 1
     elif found < required:
@@ -54,7 +54,7 @@ def keep_apart(totals: Any, check: int, required: int, found: int, sort: int, ba
 
 @kernel
 def place_of(spec: Any, reach: int, bank: int) -> int:
-    """Return where the last times are kept that a gap of this reach looks at; to all banks only the channel matters."""
+    """Return the index of the last times for a gap of this reach; commands to all banks use those of the channel."""
     if reach == codes.CHANNEL:
         return codes.CHANNEL_ROW
     return bank if reach == codes.BANK else int(spec.group_row[bank])
@@ -120,7 +120,7 @@ def is_field_wrong(totals: Any, spec: Any, entry: Any) -> bool:
 
 @kernel
 def check_gaps(totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, bank: int, at: int) -> None:
-    """D1..D24, D29: compare with the last command of every sort that may keep this one away."""
+    """D1..D24, D29: compare with the last command of every sort that has a gap to this one."""
     for i in range(spec.first_gap[sort], spec.first_gap[sort + 1]):
         gap = gaps[i]
         place = place_of(spec, gap.reach, bank)
@@ -132,13 +132,13 @@ def check_gaps(totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, bank: in
 def check_bus(totals: Any, seen: Any, bus: int, at: int) -> None:
     """D27: one command a cycle on the row bus, one on the column bus."""
     earlier_at = seen.bus_at[bus]
-    if at >= earlier_at:  # time that runs back is a finding of its own
+    if at >= earlier_at:  # a decreasing time is a finding of its own
         keep_apart(totals, codes.ROW_BUS + bus, 1, at - earlier_at, seen.bus_sort[bus], seen.bus_bank[bus], earlier_at)
 
 
 @kernel
 def remember(spec: Any, seen: Any, bus: int, sort: int, bank: int, at: int) -> None:
-    """This command is now the last of its sort, and on its bus."""
+    """Store this command as the last of its sort and on its bus."""
     seen.bus_at[bus] = at
     seen.bus_sort[bus] = sort
     seen.bus_bank[bus] = bank
@@ -216,7 +216,7 @@ def check_precharge(totals: Any, spec: Any, seen: Any, bank: int) -> None:
 
 @kernel
 def refresh_from(spec: Any, seen: Any) -> int:
-    """Return the first cycle at which something may be done for the next refresh: it is due, the last one is sent."""
+    """Return the first cycle for a command of the next refresh: it is due, and the last one has been issued."""
     return int(max(seen.refresh_due_at, seen.last_at[codes.CHANNEL_ROW, spec.refresh_sort] + 1))
 
 
@@ -228,7 +228,7 @@ def refresh_could_go_on_at(spec: Any, gaps: Any, seen: Any, sort: int) -> int:
 
 @kernel
 def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, bank: int, at: int) -> None:
-    """D26, D28: the banks are closed; the refresh is due, it is their turn, and it came as soon as it could."""
+    """D26, D28: the banks are closed, the refresh is due, in the order of banks, and as early as possible."""
     n_open = n_open_banks(seen, bank)
     if n_open > 0:
         report(totals, codes.REFRESH_OPEN, 0, n_open)
@@ -254,7 +254,7 @@ def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, bank: int, at: i
 
 @kernel
 def breach_of_precedence(spec: Any, gaps: Any, seen: Any, sort: int, bank: int, is_column: bool, at: int) -> int:
-    """Return which check a command fails that comes between a due time and its refresh, -1 if none.
+    """Return the check that a command between the due time and the refresh fails, -1 if none.
 
     A refresh of all banks lets only precharges pass; that of one bank all that is neither in its bank nor on the row
     bus when the precharge before it, or the refresh itself, could come.
@@ -273,7 +273,7 @@ def breach_of_precedence(spec: Any, gaps: Any, seen: Any, sort: int, bank: int, 
 def check_refresh_comes_first(
     totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, bank: int, is_column: bool, at: int
 ) -> None:
-    """D28: once a refresh is due, its banks are closed as soon as they can be, and nothing comes that has to wait."""
+    """D28: once a refresh is due, its banks are closed as soon as possible, and other commands wait for it."""
     if sort == spec.closing_sort and bank == seen.refresh_bank:
         latest = refresh_could_go_on_at(spec, gaps, seen, sort)
         if at > latest:

@@ -1,6 +1,6 @@
-"""What DRAM commands have to keep to: every rule of the checker as data, in the words of the standard.
+"""The rules for DRAM commands: every rule of the checker as data, in the words of the standard.
 
-``RULES`` says of each rule what it demands and whether this memory has it; ``GAPS`` are the rules
+``RULES`` has each requirement and whether it applies to this memory; ``GAPS`` are the rules
 between two commands, ``CONDITIONS`` all others.  Cycles are of the memory clock; W = nCWL + nBL is
 the time from a store to the end of its data.
 """
@@ -20,7 +20,7 @@ Cycles = Callable[[DramTimingSpec], int]
 
 @dataclass(frozen=True)
 class Rule:
-    """A demand of the standard; ``absent`` says why this memory does not know it, "" if it applies."""
+    """A requirement of the standard; ``absent`` is the reason why it does not apply to this memory, "" if it does."""
 
     id: str
     meaning: str
@@ -57,7 +57,7 @@ RULES = (
     Rule("D25", "precharge to precharge, tPPD", "HBM3"),
     Rule("D26", "row state: columns of the open row only, activate and refresh closed banks, precharge open ones"),
     Rule("D27", "buses: bursts follow each other without overlap; one row and one column command a cycle"),
-    Rule("D28", "one refresh each tREFI, of all banks or of each in turn: never early, late only by what it waits for"),
+    Rule("D28", "one refresh each tREFI, of all banks or bank by bank: never early, late only by what it waits for"),
     Rule("D29", "no column command within tRFC of a refresh"),
     Rule("D30", "the log: time never runs back in a channel, fields are in range"),
 )
@@ -140,13 +140,13 @@ GAPS = (
     *gaps("D24", (PREAB,), (REFPB,), CHANNEL, lambda t: t.nRP, ONE_BY_ONE),
     *gaps("D29", (REF,), (RD, *STORES), CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
 )
-# As the engine walks through them: those of one later command together.
+# In the order of the engine: those of one later command are adjacent.
 ORDERED_GAPS = tuple(sorted(GAPS, key=lambda gap: gap.later))
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A rule that is no gap between two given commands.
+    """A rule other than a gap between two commands.
 
     ``complaint`` is what a violation says, with what was ``{required}`` and ``{found}``; "" if these are cycles
     after an earlier command.
@@ -176,7 +176,7 @@ CONDITIONS = {
         "D28", "no other work once a refresh is due", "a refresh is due since cycle {required}"
     ),
     codes.REFRESH_MISSING: Condition("D28", "a refresh each tREFI", "refreshes until then: {found} of {required}"),
-    codes.REFRESH_TURN: Condition("D28", "banks are refreshed in turn", "it is the turn of bank {required}"),
+    codes.REFRESH_TURN: Condition("D28", "banks are refreshed in order", "bank {required} is next"),
     codes.REFRESH_BANK_USED: Condition(
         "D28", "no work in a bank once its refresh is due", "its refresh is due since cycle {required}"
     ),

@@ -118,7 +118,7 @@ def longest_wait(core: GpuCore) -> int:
     protocols = (collective, collective.low_latency, collective.low_latency_128)
     latencies += max(one.launch + one.slice_overhead for one in protocols if one is not None)
     queue = machine.memory.queue
-    latencies += machine.gpu.dma.command_cost + queue.write_age + queue.read_age + queue.turn_to_writes
+    latencies += machine.gpu.dma.command_cost + queue.write_age + queue.read_age + queue.turnaround_to_writes
     if machine.link.nic is not None:
         latencies += machine.link.nic.latency + machine.link.nic.queue_pairs * 10**12 // machine.link.nic.message_rate
     if machine.gpu.copy_engines is not None:

@@ -35,7 +35,7 @@ from t3sim.gpu.units._kept import HAS_BOUNDSCHECK, PACKAGE, cache_directory, is_
 
 
 def mangled(record):
-    """Return the name of a record type and what tells it from others, for symbols."""
+    """Return the name of a record type and a digest of its content, for symbols."""
     return "Record", (int(hashlib.sha256(record.name.encode()).hexdigest()[:15], 16),)
 
 
@@ -50,7 +50,7 @@ numbas_index = arrayobj.fix_integer_index
 def index_into(context, builder, index_type, index, length):
     """Return the place that *index* names in an array: in the kernel, which counts no references, itself.
 
-    Numba, like Python, counts one below 0 from the end. The kernel has none, and to ask was 6 % of the time.
+    Numba, like Python, counts a negative index from the end. The kernel has none; the test took 6 % of the time.
     """
     if context.enable_nrt:
         return numbas_index(context, builder, index_type, index, length)
@@ -142,7 +142,7 @@ class KernelCache(NullCache):
         return cls.libraries[name]
 
     def save_overload(self, sig, data):
-        """Keep a compiled form: written beside its place and renamed, so that it is there whole or not at all."""
+        """Keep a compiled form: written to a temporary file and renamed, so that it is complete or absent."""
         if data.library.has_dynamic_globals:  # addresses of this process
             return
         key = self._key(sig, data.codegen)
@@ -168,7 +168,7 @@ class KernelCache(NullCache):
         return self._path(self._key(sig, target_context.codegen())).is_file()
 
     def _key(self, sig, codegen):
-        """Return what tells a compiled form from all others."""
+        """Return what identifies a compiled form."""
         return self._name, sig, codegen.magic_tuple()
 
     def _path(self, key):
@@ -184,7 +184,7 @@ class KernelCache(NullCache):
 
 
 class KernelDispatcher(CPUDispatcher):
-    """A function of the kernel: compiled functions that call it take it in; Python calls an entry made of it."""
+    """A function of the kernel: compiled callers include its code; Python calls an entry made of it."""
 
     def __init__(self, function):
         """*function* is one that the digest covers."""
@@ -193,12 +193,12 @@ class KernelDispatcher(CPUDispatcher):
 
     @cached_property
     def entry(self):
-        """The same function with its wrappers and machine code, compiled with all that it calls."""
+        """Return the same function with its wrappers and machine code, compiled with all that it calls."""
         return self._entry(options(self.py_func))
 
     @cached_property
     def brief_entry(self):
-        """The entry of what takes a microsecond: it keeps the GIL, since to have it back may take longer."""
+        """Return the entry of a function of a microsecond: it keeps the GIL, since reacquiring it may take longer."""
         return self._entry({**options(self.py_func), "nogil": False})
 
     def _entry(self, of_numba):
@@ -227,8 +227,8 @@ WITHOUT_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 def options(function):
     """Return Numba's options: integers only, no fast-math, releases the GIL.
 
-    The kernel's own functions allocate nothing and count no references: what they are given outlives the call, and
-    the counting, one atomic operation for each array handed on, was a fifth of the time.
+    The kernel's own functions allocate nothing and count no references: their arguments outlive the call, and counting
+    (one atomic operation for each array passed on) took a fifth of the time.
     """
     return {"nopython": True, "nogil": True, "_nrt": not is_cached(function), "boundscheck": HAS_BOUNDSCHECK}
 
@@ -248,13 +248,13 @@ def dispatcher(function):
 
 
 class Address(int):
-    """Where the machine code of a function is that ``ask`` can call; keeps it there."""
+    """Address of the machine code of a function that ``ask`` can call; keeps that code alive."""
 
     code: CFunc
 
 
 def callback(function, signature):
-    """Compile *function*, or read it from the cache; return where it is."""
+    """Compile *function*, or read it from the cache; return its address."""
     compiled = keep(CFunc(function, signature, locals={}, options={}), function, is_entry=True)
     compiled.compile()
     address = Address(compiled.address)

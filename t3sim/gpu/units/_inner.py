@@ -1,4 +1,4 @@
-"""Functions that are compiled for their callers, and become machine code only as a part of these.
+"""Functions that are compiled for their callers, and become machine code only as part of these.
 
 Numba makes each function ready to be called by itself: wrappers for Python and C, a module of its own with all that it
 calls, optimised, and machine code.  For the 220 functions of the kernel, which call each other, that is half of the
@@ -13,7 +13,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.runtime import rtsys
 
-INNER = "inner"  # how Numba's caches name what a library was kept as, beside "object" and "bitcode"
+INNER = "inner"  # the form of a library in Numba's caches, in addition to "object" and "bitcode"
 
 
 class InnerLibrary(JITCodeLibrary):
@@ -23,20 +23,20 @@ class InnerLibrary(JITCodeLibrary):
 
     @property
     def codegen(self):
-        """The function has no environment of its own to enter anywhere: it never runs alone."""
+        """The function needs no environment of its own: it never runs alone."""
         return self
 
     def set_env(self, env_name, env):
         """Do nothing: see ``codegen``."""
 
     def finalize(self):
-        """Take in the code of what is not a function of the kernel; let callers have the functions they link."""
+        """Include the code of callees that are no functions of the kernel; export the functions that callers link."""
         self._raise_if_finalized()
         for library in self._linking_libraries:
             if not isinstance(library, InnerLibrary) and library is not rtsys.library:  # entries have the runtime
                 self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         passes = llvm.create_new_module_pass_manager()
-        # Addresses of this process that are left over would keep the function out of the cache.
+        # Leftover addresses of this process would keep the function out of the cache.
         passes.add_global_dead_code_eliminate_pass()
         passes.run(self._final_module, self._codegen._module_pass_manager()[1])
         for function in self._final_module.functions:
@@ -50,11 +50,11 @@ class InnerLibrary(JITCodeLibrary):
         return list(dict.fromkeys(library for library in self._linking_libraries if isinstance(library, InnerLibrary)))
 
     def reached(self):
-        """Return this library and all that it reaches, each behind every one that calls it."""
+        """Return this library and all that it reaches, callers before callees."""
         seen, order = set(), []
 
         def visit(library):
-            """Enter *library* behind all that it reaches."""
+            """Append *library* after all that it reaches."""
             seen.add(library)
             for callee in library.callees():
                 if callee not in seen:
@@ -73,7 +73,7 @@ class InnerLibrary(JITCodeLibrary):
         """Return the code of this function and of all that it reaches, for an entry to link."""
         self._ensure_finalized()
         if self._shared_module is None:
-            # A function that nothing calls yet when it is linked is left out: so callers come first.
+            # Linking drops a function that nothing calls yet, so callers come first.
             module = self._final_module.clone()
             for library in self.reached()[1:]:
                 module.link_in(library._final_module, preserve=True)
@@ -81,13 +81,13 @@ class InnerLibrary(JITCodeLibrary):
         return self._shared_module
 
     def serialize_using_object_code(self):
-        """Return what is kept of this library: its own code and where that of its callees is."""
+        """Return the cached form of this library: its code and the files of its callees."""
         self._ensure_finalized()
         return self.name, INNER, (self._final_module.as_bitcode(), [callee.kept_at for callee in self.callees()])
 
     @classmethod
     def rebuilt(cls, codegen, kept, library_at):
-        """Return the library that was kept; *library_at* returns that of a callee, given where it is."""
+        """Return the cached library; *library_at* returns that of a callee, given its file."""
         name, _, (bitcode, callees) = kept
         library = cls(codegen, name)
         library._final_module = llvm.parse_bitcode(bitcode)
@@ -129,7 +129,7 @@ class InnerCompiler(EntryCompiler):
     library_class = InnerLibrary
 
     def _compile_bytecode(self):
-        """Give the symbol of the function no number of this process: callers in another one link it by name.
+        """Leave the number of this process out of the symbol: callers in another process link it by name.
 
         What is left is its module, its own name and the types of its arguments, of which records are named after their
         content (``_compiler``): no two forms have the same.

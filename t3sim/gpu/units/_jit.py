@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class KernelFunction:
-    """A function of the kernel, or a user's policy or helper of one: Numba is imported when it is used."""
+    """A function of the kernel, or a user's policy or a helper of it: Numba is imported when it is used."""
 
     def __init__(self, function):
         """*function*: the Python function, which is called in interpreted mode and compiled otherwise."""
@@ -53,5 +53,5 @@ class KernelFunction:
 
 
 def kernel(function: F) -> F:
-    """Let *function* be compiled when it is first used; in interpreted mode it stays as it is."""
+    """Compile *function* when it is first used; in interpreted mode leave it unchanged."""
     return function if IS_INTERPRETED else KernelFunction(function)

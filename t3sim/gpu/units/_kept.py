@@ -19,7 +19,7 @@ from pathlib import Path
 
 IS_INTERPRETED = os.environ.get("T3SIM_INTERPRETED", "") == "1"
 PACKAGE = Path(__file__).resolve().parents[2]
-# Of the package: where compiled code is kept of.
+# Folders of the package whose compiled code is kept.
 COMPILED_FOLDERS = ("gpu/units", "gpu/arbitration", "checks/dram", "analytic/events")
 IS_COUNTING = os.environ.get("T3SIM_LEDGER", "") != "0"  # see ledger.py
 HAS_BOUNDSCHECK = os.environ.get("T3SIM_BOUNDSCHECK", "") == "1"
@@ -46,7 +46,7 @@ def cache_directory():
     """Return the folder of the compiled code for these sources; None, with a warning, if there is no safe one."""
     try:
         root = os.environ.get("T3SIM_CACHE_DIR")
-        if not root:  # an empty one is none: it would be wherever the user is
+        if not root:  # empty counts as unset: it would mean the current folder
             base = os.environ.get("XDG_CACHE_HOME")
             root = (Path(base) if base else Path.home() / ".cache") / "t3sim"
         folder = (Path(root) / source_digest()).resolve()  # a link could be changed later

@@ -10,8 +10,8 @@ import numpy as np
 NEVER = 1 << 60
 FAR = np.int32((1 << 31) - 1)  # the same where 32 bits hold a time or a key
 
-# Traffic classes: each has a stream queue in front of the arbiter.  A run names as many as it likes; these are T3's two
-# (T3 section 4.5).
+# Traffic classes: each has a stream queue before the arbiter.  A run may name others; these are T3's two (T3 section
+# 4.5).
 NO_STREAM = -1
 COMPUTE = 0
 COMM = 1
@@ -66,12 +66,12 @@ ACT, PRE, RD, WR, UPD, REF = range(6)
 
 # Where the stores of a workgroup go (address-space mapping, T3 section 4.4).
 ROUTE_CACHED = 0  # through the L2, write-back: the baseline
-ROUTE_LOCAL_UPDATE = 1  # uncached op-and-store to own memory
-ROUTE_REMOTE_UPDATE = 2  # over the link, op-and-store at the neighbour
-ROUTE_LOCAL_STORE = 3  # uncached plain store to own memory
-ROUTE_REMOTE_STORE = 4  # over the link, plain store at the neighbour
+ROUTE_LOCAL_UPDATE = 1  # uncached op-and-store to local memory
+ROUTE_REMOTE_UPDATE = 2  # over the link, op-and-store at the receiver
+ROUTE_LOCAL_STORE = 3  # uncached plain store to local memory
+ROUTE_REMOTE_STORE = 4  # over the link, plain store at the receiver
 
-# Who put a granule on the link.
+# Source of a granule on the link.
 FROM_STORES = 0
 FROM_DMA = 1
 
@@ -91,7 +91,7 @@ AT_HORIZON, KERNEL_DONE, OUTBOX_FULL, LOG_FULL, NO_ROOM, RATE_BROKEN = range(6)
 # Faults: each ends a run at once.
 NO_FAULT = 0
 PICKED_NOTHING = 1  # the policy picked a stream that was not ready
-ONE_UPDATE_TOO_MANY = 2  # of a tile that has all it expects
+ONE_UPDATE_TOO_MANY = 2  # to a tile that has received all updates that it expects
 NO_TRACKER_ENTRY = 3  # free in the set of a tile that has a place there
 
 # States of a compute unit in a slot (time accounting, adds up to the total).

@@ -22,7 +22,7 @@ def queue_length_since(channel, stream):
 
 @kernel
 def note_enqueued(channel, stream, place):
-    """A request is about to enter the queue of *stream*."""
+    """Count a request that enters the queue of *stream*."""
     if IS_COUNTING:
         channel.n_enqueued[stream, place & codes.KIND_MASK] += 1
         queue_length_since(channel, stream)
@@ -31,7 +31,7 @@ def note_enqueued(channel, stream, place):
 
 @kernel
 def note_admitted(channel, stream):
-    """The head of *stream* is about to move into the DRAM queue."""
+    """Count the head of *stream*, which moves into the DRAM queue."""
     if IS_COUNTING:
         queue_length_since(channel, stream)
         channel.stream_wait_cycles[stream] += channel.now
@@ -40,7 +40,7 @@ def note_admitted(channel, stream):
 
 @kernel
 def note_served(channel, traffic_class, kind):
-    """A request leaves the DRAM queue: its column command is issued."""
+    """Count a request that leaves the DRAM queue: its column command is issued."""
     if IS_COUNTING:
         channel.n_served[traffic_class, kind] += 1
         channel.queue_wait_cycles += channel.now

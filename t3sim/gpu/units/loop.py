@@ -10,8 +10,9 @@ from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.collective.move_kernel import advance_moves, dispatch_moves, is_second
 from t3sim.gpu.units.collective.move_lines import return_collective_read
+from t3sim.gpu.units.compute.channel_room import wake_waiting_cus
 from t3sim.gpu.units.compute.command_processor import end_operations, note_ready, start_operations
-from t3sim.gpu.units.compute.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
+from t3sim.gpu.units.compute.compute_unit import acknowledge_store, advance_workgroups
 from t3sim.gpu.units.compute.unit_sleep import catch_up_units
 from t3sim.gpu.units.compute.workgroup_dispatcher import dispatch_workgroups
 from t3sim.gpu.units.dram.memory_controller import advance_channel, catch_up, catch_up_all, has_work

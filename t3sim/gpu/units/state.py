@@ -2,8 +2,8 @@
 
 Sizes here are capacities and part of the compiled type; the numbers a machine really has (``n_...`` fields) are values,
 so machines that fit one ``Layout`` share one compilation (``assemble.layout_for``).  Tables whose length depends on the
-workload (workgroups, wavefront tiles, DMA commands, collective steps, messages) are arrays beside the record.  Times
-are ticks unless the name says cycles; a channel counts cycles of the memory clock.
+workload are arrays outside the record (``table_rows``).  Times are ticks unless the name says cycles; a channel counts
+cycles of the memory clock.
 """
 
 from mmap import mmap
@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from t3sim.gpu.units.codes import FAR, FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KINDS, N_REASONS, NEVER
+from t3sim.gpu.units.records import record_dtype
+from t3sim.gpu.units.table_rows import OPERATION_TABLE
 
-CACHE_LINE = 64  # bytes, of the machine that simulates
 N_POLICY_PARAMS = 8
 MOST_SIMDS = 8  # of a compute unit
 MOST_PORTS = 8  # of a GPU, to links and networks
@@ -22,40 +23,6 @@ STORE_BUCKETS = 64  # counters of stores in the stream queues of a channel, by a
 RETURN_RING = 256  # slots ahead in which loads may return to a compute unit: more than an L2 latency and a sleep
 INVERSE_SHIFT = 50  # bits of the inverse of a slot's length: products of times within two rings fit into 64 bits
 LONGEST_SLEEP = 128  # slots of a compute unit, after which its places in that ring are still free
-
-
-def record_dtype(*fields):
-    """Return a record of 64-bit integers: a field is a name, or a name and a shape; others are as in NumPy.
-
-    A field as long as a cache line is aligned to one: cache misses are much of the time of the loop.
-    """
-    described = {"names": [], "formats": [], "offsets": [], "aligned": True}
-    end, widest = 0, 1
-    for field in fields:
-        name, *form = (field,) if isinstance(field, str) else field
-        if not form or isinstance(form[0], tuple):
-            form.insert(0, "i8")
-        dtype = np.dtype(tuple(form) if len(form) > 1 else form[0])
-        alignment = CACHE_LINE if dtype.itemsize >= CACHE_LINE else dtype.base.alignment
-        offset = end + -end % alignment
-        for key, value in (("names", name), ("formats", dtype), ("offsets", offset)):
-            described[key].append(value)
-        end, widest = offset + dtype.itemsize, max(widest, alignment)
-    return np.dtype({**described, "itemsize": end + -end % widest})
-
-
-# Half a cache line: rings of messages are read and written for each granule.
-MESSAGE = record_dtype(
-    "at",  # departure when sent, arrival when received, ticks
-    "granule",  # index inside the tile, or the address; of a SIGNAL: the amount; of POLLED: the value
-    ("tile", "i4"),  # wavefront tile at the receiver, or -1; of loads and polls: the requesting entry
-    ("signal", "i4"),  # that it posts at the receiver, -1: none; of a LOAD: the number of granules
-    ("packet", "i2"),  # bytes of the store that it belongs to, which set its time on the wire
-    ("n_added", "i2"),  # contributions that have arrived, of a sum in the table of the switch
-    ("kind", "i2"),  # of its request, or SIGNAL and the kinds after it
-    # distance of the receiver, or EVERY; after the wire that of the sender, EVERY if a sum
-    ("distance", "i2"),
-)  # fmt: skip
 
 
 class Layout(NamedTuple):
@@ -151,11 +118,11 @@ def channel_dtype(layout):
         "queue_wait_cycles",  # sum over requests in the DRAM queue, whose sum over cycles is occupancy_cycles
         "peak_occupancy", "last_done_at",
         # of split queues
-        "write_high_watermark", "write_low_watermark", "write_capacity", "write_age", "write_turn", "read_age",
-        "turn_to_writes",
-        "is_read_waiting",  # for a store that waits here
-        "turn_from",  # requests served of the direction that is served, when it began
-        "turn_until",  # number of its requests after which the other direction is served
+        "write_high_watermark", "write_low_watermark", "write_capacity", "write_age", "writes_per_drain", "read_age",
+        "turnaround_to_writes",
+        "is_read_waiting",  # 1: a read waits for a store in this queue
+        "batch_from",  # requests of the direction in service that had been served when this batch of them began
+        "batch_until",  # number of its requests after which the other direction is served
         "held_since",  # when the oldest request of the other direction arrived, or this direction began
         # timing parameters, cycles
         "nBL", "nCL", "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS",
@@ -363,72 +330,15 @@ def link_port_dtype():
 def ingress_port_dtype():
     """What arrives at all ports, and sums that a switch makes."""
     return record_dtype(
-        "is_there",  # 0: a link from one neighbour, which has sent no faster than its rate
+        "is_there",  # 0: none, since the only sender is one neighbour, which is limited by the rate of its link
         "ring_size",  # of the arrivals of each GPU, power of two
-        "buffer_granules",  # that one GPU may have on the way here
+        "buffer_granules",  # of one GPU that may be on the wire and in the ingress buffer
         "n_served",  # messages moved to the inbox
         "most_sums",  # granules, in the table of the switch
-        "n_summing",  # asked for and not come
-        "n_sums",  # come
+        "n_summing",  # requested and not complete
+        "n_sums",  # complete
         "sum_cost", "sum_at_scaled",  # from one sum to the next; when the next one can leave the reduction unit
     )  # fmt: skip
-
-
-# A kernel that this GPU runs: when, on which compute units, where its work is in the other tables, how far it is.
-OPERATION_TABLE = record_dtype(
-    "kind", "state", "priority", "traffic_class",
-    "is_background",  # 1: the program may end before it
-    "issued_at",  # by the host
-    "launch_ticks",  # from then, or from what it waits for, to its start
-    "first_wait", "n_waits",  # of WAIT_TABLE
-    "n_untils",  # after these in WAIT_TABLE: waits before its end
-    "first_post", "n_posts", "n_posted",  # of POST_TABLE: what it posts at its end
-    "start_at", "end_at",  # the start is NEVER while it is not known
-    "began_at",  # when its first workgroup had a unit
-    "first_unit", "end_unit",  # compute units that it may run on
-    "first_workgroup",  # of WORKGROUP_TABLE; of a move kernel: of the compute units of its workgroups
-    "n_workgroups", "n_dispatched", "n_finished",
-    "l1_granules",  # of loads in flight that the L1 of a compute unit has room for beside the LDS of its workgroups
-    # GEMM
-    "is_persistent",  # its workgroups keep their compute units until it has no tile left
-    "n_resident", "n_begun",  # workgroups of a persistent kernel, and those that have a compute unit, or had; 0: others
-    "prologue_ticks",  # of a workgroup, behind its launch
-    "epilogue_ticks",  # of a tile, from its last multiplication to its first store
-    "count_ticks",  # of a tile, from its last acknowledgement to the end of its workgroup
-    "zero_fill_ticks",  # of an operand line beyond the array
-    "loads_ahead",  # 1: a workgroup takes its next tile when it has loaded this one
-    "n_own", "n_shared",  # first tiles of each workgroup, reserved for it, and how many of the others have been taken
-    "n_slots",  # workgroups resident on a compute unit
-    "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
-    "n_stage_slots",  # workgroups of a stage
-    "n_released",  # leading workgroups of the dispatch order that hold no place of the tracker any more
-    "dispatch_window",  # workgroups that may be dispatched and not released
-    "tile_rows", "tile_columns", "wavefront_rows", "wavefront_columns",
-    "n_wavefronts",  # per workgroup; 0: a move kernel that goes on line by line
-    "first_tile",  # of TILE_TABLE
-    "n_slices",  # of k, each a line of a row of A or a column of B
-    "n_buffers",  # operand slices staged per workgroup
-    "last_slice_granules", "slice_work", "last_slice_work",
-    "element_bytes",  # of the output as it is stored
-    "is_tracked",  # the tracker counts its tiles
-    # move kernel
-    "n_ranks",
-    "shares_units",  # its workgroups run beside those of GEMMs
-    "n_wanted",  # compute units that are kept free for it
-    "first_step",  # of STEP_TABLE
-    "n_steps",  # of each workgroup
-    "n_step_columns",  # channels, each a workgroup; 1: all workgroups share each step
-    "slice_overhead_ticks",  # from the last store of a step to the next one
-    "startup_ticks",  # of a workgroup, on its compute unit
-    "wake_ticks",  # from the post that a step waits for to its start: an engine starts up, a wavefront polls
-    "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
-    "buffer_places",  # of a receive buffer, for each granule of data
-    "max_lines",  # in flight to one workgroup
-    "wavefront_lines", "sum_rounds", "n_simds",  # see wavefronts.py
-    "wide_load_ticks",  # that its loads take longer than those of GEMMs
-    "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
-    "header_ticks",  # and what a line stored to another GPU takes besides
-)  # fmt: skip
 
 
 # The wires that lead away from a GPU.
@@ -452,7 +362,7 @@ def gpu_dtype(layout):
         "now", "slot_ticks", "slot_index",
         "slot_inverse",  # of slot_ticks, << INVERSE_SHIFT, rounded up
         "compute_ticks", "memory_ticks",  # periods of the clocks
-        "n_compute_units", "n_engines",  # units; behind them copy engines and those of the network interface
+        "n_compute_units", "n_engines",  # units; after them copy engines and those of the network interface
         "n_slots",  # workgroups resident per CU, of the operation that allows most
         "n_channels", "n_classes",
         "inbound_class",  # of what comes from other GPUs, and of what the DMA engine reads
@@ -460,18 +370,18 @@ def gpu_dtype(layout):
         # address map: sizes as powers of two
         "interleave_bits", "channel_bits", "bank_bits", "group_bits", "row_unit_bits",
         "line_issue_ticks", "store_issue_ticks",  # path CU <-> L2: one line loaded, and stored
-        "store_header_ticks",  # besides, if it goes to another GPU
+        "store_header_ticks",  # in addition, if it goes to another GPU
         "max_outstanding_lines",
-        "holds_writes",  # the memory does, so stores are acknowledged in front of it
+        "holds_writes",  # 1: the memory holds writes back, so stores are acknowledged before they reach it
         "workgroup_launch_ticks",
         # operations
         "is_busy",  # from the load of a program to its end
         "has_fault",  # any channel
         ("operations", OPERATION_TABLE, (layout.n_operations,)),
-        ("running", (layout.n_operations,)),  # those that run, in the order in which they take their turn
+        ("running", (layout.n_operations,)),  # those that run, in the order in which they act
         ("move_units", (layout.n_move_workgroups,)),  # compute unit of each workgroup of a move kernel; -1
         ("signals", (layout.n_signals,)), "n_operations",
-        "n_pending", "n_running",  # not started; started and not over
+        "n_pending", "n_running",  # operations that have not started; that have started and not ended
         "n_awaited",  # of both, those not in the background
         "has_background",
         "next_start_at",  # of those that wait for time only
@@ -483,7 +393,7 @@ def gpu_dtype(layout):
         "stage_operation",  # whose first stage is recorded for policies; -1: none
         "n_active_slots", "first_active_at",  # slots in which compute units acted, tick of the first of them
         "stage_granules",  # that a stage of the first GEMM stores
-        "n_to_send",  # granules that ended workgroups have for other GPUs, and all sent before this program
+        "n_to_send",  # granules for other GPUs of workgroups that have ended, and all granules sent before this program
         "compute_done_at", "last_done_at",  # last workgroup ended; last column command finished
         "work_per_slot",  # of a matrix pipe
         "n_buffers",  # operand slices staged per workgroup, of the operation that stages most
@@ -492,11 +402,11 @@ def gpu_dtype(layout):
         ("dispatcher_slots", (N_REASONS,)), "dispatcher_reason",  # of the last slot; see ledger.py
         # mailbox
         "inbox_head", "inbox_tail", "n_outbox", "peak_inbox", "expected_inbound", "n_inbound",
-        "n_asked_for",  # granules, by other GPUs, of the program that runs
+        "n_asked_for",  # granules that other GPUs request while this program runs
         "n_signals_received",  # messages that brought no granule
-        "n_taken_in",  # messages, without questions about signals and their answers
-        "expected_loads", "n_loads",  # granules that other GPUs ask for
-        "n_fetched", "n_asked",  # granules that this GPU got so; messages by which it asked
+        "n_taken_in",  # messages, without polls of signals and their answers
+        "expected_loads", "n_loads",  # granules that other GPUs load
+        "n_fetched", "n_asked",  # granules that this GPU has loaded from others; requests that it has sent for them
         # units
         ("l2", l2_dtype(layout)), ("tracker", tracker_dtype(layout)), ("dma", dma_dtype()),
         "n_ports", ("ports", link_port_dtype(), (MOST_PORTS,)),
@@ -515,102 +425,11 @@ def gpu_dtype(layout):
     )  # fmt: skip
 
 
-# Waits of an operation, and its posts at the end.
-WAIT_TABLE = record_dtype("signal", "at_least")
-POST_TABLE = record_dtype("distance", "signal", "amount")
-
-WORKGROUP_TABLE = record_dtype(
-    "operation",
-    "order",  # the workgroup of the same operation that is dispatched in this place
-    "first_tile", "n_rows", "n_columns",
-    "stored_columns",  # fewer than it makes, if an activation leaves less of them
-    "a_line", "b_line",  # of its operands: the first lines of its first row and column
-    "n_slices",  # that it multiplies: all of k, or its panel
-    "last_slice",  # number among them of the last one of k; in another panel none of them has it
-    "row_from", "row_until", "column_from", "column_until",  # of its operands, counted from its first: those it loads
-    "packet",  # bytes of its stores to other GPUs
-    "n_leaving",  # granules of its tile for other GPUs, stored there by it or sent by the DMA engine
-    "cu", "slot", "start_at", "multiply_at", "main_loop_end_at", "end_at",
-    "sent_mark",  # stores put into the egress buffer up to the end of this workgroup
-)  # fmt: skip
-
-TILE_TABLE = record_dtype(
-    "n_granules",  # 0: this wavefront has nothing to do (ragged edge)
-    "workgroup", "first_tile",  # of that workgroup, or of the part of its tile that this belongs to
-    "route",
-    "first_row",  # of the workgroup's tile that it has
-    "until_row",  # of the workgroup's tile: the first row behind the part that this belongs to
-    "next_part",  # first wavefront tile of the next part of the same workgroup's tile; -1: none
-    "wait_signal", "wait_at_least",  # at the first of a part: before the first load of the workgroup; -1: none
-    "row_granules",  # granules in one row of the tile
-    "first_granule", "pitch",  # address; granules from one row to the next
-    # where its stores go, if they leave the GPU, or what the DMA engine sends of it
-    "distance",  # distance of the GPU; 0: they stay
-    "to_tile",  # wavefront tile there, of the same shape; -1: a plain address
-    "to_granule", "to_pitch",  # that address
-    "signal",  # that each of its granules posts where it is stored in the end; -1: none
-    "updates_expected", "updates_seen",  # granule updates until trigger; 0: not tracked here
-    "dma_command",  # -1: none
-    "block_offset",  # granules of the same DMA block before this tile
-    "tracker_set",
-    "predecessor",  # first tile of the workgroup whose place in the tracker this one takes; -1: none
-    "n_open",  # at the first tile of a workgroup: its tiles that have not triggered
-)  # fmt: skip
-
-DMA_TABLE = record_dtype(
-    "first_tile", "n_tiles",
-    "kind",  # of the stores that it sends
-    "tiles_missing", "ready_at", "start_at", "end_at", "granules_left",
-    "queue_start",  # place of its first granule in the queue of DMA data
-)  # fmt: skip
-
-STEP_TABLE = record_dtype(
-    "n_lines", "n_granules", "n_operands",
-    "n_batched",  # of the next steps of the column: wavefronts make them concurrently with this one; 0 elsewhere
-    "is_wide",  # 1: two operands in a row are the lines, in turn, of one array whose elements are twice as wide
-    "operand", "stride",  # first granule of the first operand; from one operand, or such array, to the next
-    "is_remote", "source", "source_stride",  # whether any lies on another GPU; distances of their GPUs, likewise
-    "is_received",  # the last operand lies as a step sent it, flags between the data
-    "send",  # kind of the message; -1: the result is not sent
-    "distance", "destination",  # of the GPU that it is sent to; first granule there
-    "is_reduced",  # the operand is a sum of all GPUs, which the switch makes; ``stride`` from one GPU to the next
-    "is_multicast", "spread",  # it is sent to every GPU, on the next one so many granules before ``destination``
-    "kept_at",  # first granule of what is stored in own memory; -1: nothing
-    "wait_signal", "wait_at_least",  # before the step starts; -1: none
-    "wait_where",  # 1: on the GPUs of the operands
-    "post_signal",  # that each granule posts where it is sent, else where it is kept; -1: none
-    "packet",  # bytes of its stores to other GPUs
-    "start_at", "end_at",
-)  # fmt: skip
-
-# The state that a GPU keeps of each GPU behind the same switch, by its distance; unused in a ring.
-PEER_TABLE = record_dtype(
-    "data_head", "data_tail",  # of what it has sent and the ingress port has not served
-    "credit_head", "credit_tail",  # of the credits that it has given back and that have not been taken
-    "credits",  # granules that may still be sent to it
-    "n_contributed",  # granules, to sums for this GPU
-    "n_freed",  # granules of it that have left the ingress buffer since it was last given credits
-)  # fmt: skip
-
-# The log of DRAM commands, in the order in which each channel issued them.  Entry 0 is the head of the log:
-# ``at`` is the number of commands after it, ``tag`` the number that found no room; ``command`` 1 lets the loop return
-# while there is room, so that a reader can empty it.
-COMMAND_LOG = record_dtype(
-    "at",  # cycle of the memory clock
-    "channel", "command",
-    "bank",  # -1: all banks
-    "row",  # of ACT and column commands; -1: all rows
-    "column",  # of column commands
-    "kind",  # of the request a column command serves
-    "tag",  # of the same request
-)  # fmt: skip
-
-
 def empty_gpu(layout, used=None, memory=None):
     """Return a one-element array with an idle GPU: everything zero but the fields whose idle value is not.
 
     *used* are the capacities that the machine really uses (None: all); what lies beyond them stays zero and untouched.
-    *memory* holds the record, all zero (None: memory of its own).
+    *memory*: zeroed memory for the record; None: new memory.
     """
     used = layout if used is None else used
     dtype = gpu_dtype(layout)

@@ -17,19 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.collective.schedule import places_for
+from t3sim.program.contents import Content, Rows
 from t3sim.program.operations import (
     NONE,
     STORE,
     UPDATE,
     Barrier,
-    Content,
     Forward,
     Gemm,
     Ints,
     Moves,
     Post,
     Program,
-    Rows,
     wide_granules,
 )
 from t3sim.program.verify.ledger import (

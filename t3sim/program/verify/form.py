@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.program.contents import Content, Rows
 from t3sim.program.operations import (
     AT_OPERANDS,
     CACHED,
@@ -16,13 +17,11 @@ from t3sim.program.operations import (
     STORE,
     UPDATE,
     Barrier,
-    Content,
     Gemm,
     Moves,
     OnComputeUnits,
     Operation,
     Program,
-    Rows,
     is_of_commands,
     is_on_network,
 )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.collective.ranks import Ranks
-from t3sim.program.operations import Content, Rows
+from t3sim.program.contents import Content, Rows
 
 EMPTY, ZERO, BAD = -1, -2, -3  # instead of an element: never stored, zeros, a sum that is no element
 MOST_RANKS = 64  # a bit each
@@ -51,7 +51,7 @@ class Frames:
     def __init__(self, ranks: Ranks, chunk_size: int, n_parts: int = 0, n_choices: int = 0) -> None:
         """*chunk_size* is more than the offsets inside a chunk.
 
-        *n_parts* of a contribution have a bit each, followed by *n_choices* of a token (``operations.Rows``).
+        *n_parts* of a contribution have a bit each, followed by *n_choices* of a token (``contents.Rows``).
         """
         self.of_all, self.n, self.chunk_size, self.n_parts = ranks, ranks.n, chunk_size, n_parts
         n = ranks.n

@@ -9,7 +9,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.program.operations import NONE, Gemm, Ints, Program, paired, rectangles, tile_granules
+from t3sim.program.contents import rectangles
+from t3sim.program.operations import NONE, Gemm, Ints, Program, paired, tile_granules
 from t3sim.program.verify.shadow import CLOCK, Clock, Frames, Value
 
 HALVES = 2  # granules of partial sums, in FP32, for one of the output

@@ -15,7 +15,7 @@ from t3sim.checks.dram import codes
 from t3sim.checks.dram.rules import GAPS
 from t3sim.config import limits
 from t3sim.gpu.units import codes as kernel_codes
-from t3sim.gpu.units.state import COMMAND_LOG
+from t3sim.gpu.units.table_rows import COMMAND_LOG
 from tests.checks.dram.replay import verdict
 from tests.checks.dram.traffic import KINDS, PATTERNS, TIMINGS, TracedBench, requests
 from tests.conftest import REPOSITORY

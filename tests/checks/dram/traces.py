@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from t3sim.checks.dram import codes
 from t3sim.gpu.units.codes import INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
-from t3sim.gpu.units.state import COMMAND_LOG
+from t3sim.gpu.units.table_rows import COMMAND_LOG
 
 ENTRY = re.compile(r"(\d+) ([A-Za-z]+)(?: (\d+))?(?:/(\d+))?")
 COMMANDS = {"ACT": codes.ACT, "PRE": codes.PRE, "RD": codes.RD, "WR": codes.WR, "UPD": codes.UPD, "REF": codes.REF}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.config.memory import DramTimingSpec, MemorySpec
 from t3sim.gpu.units.codes import COLLECTIVE_WRITE, DMA_READ, INCOMING_UPDATE, LOCAL_UPDATE, OPERAND_READ, WRITE_BACK
-from t3sim.gpu.units.state import COMMAND_LOG
+from t3sim.gpu.units.table_rows import COMMAND_LOG
 from tests.conftest import sample
 from tests.harness.channel_bench import UNLIMITED, UNSHADOWED, ChannelBench, Setup
 from tests.harness.machines import machine

@@ -84,7 +84,7 @@ def test_a_value_that_was_not_asked_for_is_named(path: str, fused: GpuCore) -> N
         "banks_per_group",
         "n_classes",
         "read_age",
-        "turn_to_writes",
+        "turnaround_to_writes",
     ],
 )
 def test_a_value_of_one_channel_is_named(name: str, fused: GpuCore) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from t3sim.gpu.units.codes import NEVER
 from t3sim.gpu.units.dram.memory_controller import has_work
-from t3sim.gpu.units.state import COMMAND_LOG
+from t3sim.gpu.units.table_rows import COMMAND_LOG
 from t3sim.system.machine import MirroredMachine
 from tests.checks.hang.scenario import fused
 from tests.conftest import cases, sample

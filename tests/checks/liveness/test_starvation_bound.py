@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.codes import COMM, COMPUTE, DMA_READ, NEVER, OPERAND_READ, RD, REF, UPD, WR
 from t3sim.gpu.units.dram.memory_controller import advance_channel, enqueue_request, has_room
-from t3sim.gpu.units.state import COMMAND_LOG
+from t3sim.gpu.units.table_rows import COMMAND_LOG
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Request, Setup
 
 CAPACITY = 16

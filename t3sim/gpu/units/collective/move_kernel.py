@@ -25,7 +25,8 @@ from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
 from t3sim.gpu.units.collective.move_lines import lines_of, load_line_by_line, source_of, store_in_order
 from t3sim.gpu.units.collective.wavefronts import begin_wavefronts, go_on_by_wavefronts
-from t3sim.gpu.units.compute.compute_unit import hand_path_on, has_workgroups, issue_credit, return_promise
+from t3sim.gpu.units.compute.channel_room import return_promise
+from t3sim.gpu.units.compute.compute_unit import hand_path_on, has_workgroups, issue_credit
 from t3sim.gpu.units.compute.unit_sleep import wake_unit
 from t3sim.gpu.units.l2.l2_slice import take_returns
 from t3sim.gpu.units.ledger import note_idle_slots, note_issue

@@ -14,7 +14,7 @@ Pinned by tests/kernel/test_move_kernel.py and tests/kernel/test_retention.py.
 
 from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
-from t3sim.gpu.units.compute.compute_unit import finds_room
+from t3sim.gpu.units.compute.channel_room import finds_room
 from t3sim.gpu.units.dram.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.units.dram.memory_controller import request
 from t3sim.gpu.units.l2.l2_slice import crossing_ticks, is_retained, note_stored, return_slot

@@ -99,7 +99,7 @@ def end_operations(gpu, waits, posts, store_queue, now):
 
 @kernel
 def has_left(gpu, operation, store_queue):
-    """Return whether what is posted from now on leaves behind the stores of an operation: one port keeps an order."""
+    """Return whether what is posted from now on leaves after the stores of an operation: one port keeps an order."""
     return gpu.n_ports == 1 or is_sent_until(gpu, store_queue, operation.end_at + gpu.slot_ticks)
 
 

@@ -9,13 +9,14 @@ The two workgroups of a cluster each load half of the operands that both need; b
 A ragged tile takes the matrix time of a full one: kernels mask, and some fill the lines beyond the array with zeros.
 Skipping the wavefronts outside the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).
 Events have the granularity of an issue slot; work and credit carry over exactly.
-Leaves out: that a workgroup of a cluster waits for the loads of the other one: it has them with its own;
+Leaves out: that a workgroup of a cluster waits for the loads of the other one (it receives them with its own);
 instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``).
 Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 """
 
 from t3sim.gpu.units import codes
 from t3sim.gpu.units._jit import kernel
+from t3sim.gpu.units.compute.channel_room import finds_room, reserved_by_others, return_promise, wait_for_channel
 from t3sim.gpu.units.compute.unit_sleep import (
     loads_until,
     may_load,
@@ -25,7 +26,7 @@ from t3sim.gpu.units.compute.unit_sleep import (
 )
 from t3sim.gpu.units.compute.workgroup_dispatcher import take_tile_ahead
 from t3sim.gpu.units.dram.address_map import channel_of, granule_address, granule_there, memory_cycle, place_of
-from t3sim.gpu.units.dram.memory_controller import has_room, request
+from t3sim.gpu.units.dram.memory_controller import request
 from t3sim.gpu.units.l2.l2_slice import (
     BUFFER_MASK,
     SLOT_SHIFT,
@@ -44,66 +45,8 @@ OUTSIDE, OF_THE_OTHER = -1, -2  # an operand line of a tile that its workgroup d
 
 
 @kernel
-def wait_for_channel(gpu, cu_index, channel_id, traffic_class):
-    """Queue a compute unit in front of a controller that has no room for requests of *traffic_class*."""
-    channel = gpu.channels[channel_id]
-    gpu.compute_units[cu_index].is_waiting = 1
-    gpu.n_waiting_cus += 1
-    place = (channel.waiting_head[traffic_class] + channel.n_waiting_cu[traffic_class]) % channel.waiting_cu.shape[1]
-    channel.waiting_cu[traffic_class, place] = cu_index
-    channel.n_waiting_cu[traffic_class] += 1
-
-
-@kernel
-def wake_waiting_cus(gpu, channel, channel_id, traffic_class):
-    """Promise room to the compute units that have waited longest; the promise holds for one slot."""
-    need = 2 * gpu.l2.granules_per_line
-    while channel.n_waiting_cu[traffic_class] > 0 and has_room(
-        channel, traffic_class, channel.n_reserved[traffic_class] + need
-    ):
-        head = channel.waiting_head[traffic_class]
-        cu = gpu.compute_units[channel.waiting_cu[traffic_class, head]]
-        channel.waiting_head[traffic_class] = (head + 1) % channel.waiting_cu.shape[1]
-        channel.n_waiting_cu[traffic_class] -= 1
-        gpu.n_waiting_cus -= 1
-        channel.n_reserved[traffic_class] += need
-        cu.is_waiting = 0
-        cu.granted_channel = channel_id
-        cu.granted_class = traffic_class
-
-
-@kernel
-def return_promise(gpu, cu):
-    """End of the slot: room that was promised and not used is free again."""
-    if cu.granted_channel >= 0:
-        gpu.channels[cu.granted_channel].n_reserved[cu.granted_class] -= 2 * gpu.l2.granules_per_line
-        cu.granted_channel = -1
-
-
-@kernel
-def reserved_by_others(gpu, cu, channel_id, traffic_class):
-    """Return the entries of a stream queue that *cu* must leave free: those promised to others; all if others wait."""
-    channel = gpu.channels[channel_id]
-    if cu.granted_channel == channel_id and cu.granted_class == traffic_class:
-        return channel.n_reserved[traffic_class] - 2 * gpu.l2.granules_per_line
-    if channel.n_waiting_cu[traffic_class] > 0:
-        return channel.stream_capacity
-    return channel.n_reserved[traffic_class]
-
-
-@kernel
-def finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
-    """Return whether a controller takes *n_granules* of a compute unit now; if not, the unit queues for it."""
-    cu, channel = gpu.compute_units[cu_index], gpu.channels[channel_id]
-    if has_room(channel, traffic_class, n_granules + reserved_by_others(gpu, cu, channel_id, traffic_class)):
-        return True
-    wait_for_channel(gpu, cu_index, channel_id, traffic_class)
-    return False
-
-
-@kernel
 def buffer_of(slot, slice_index):
-    """Return the buffer of a slice: all are in turn, at most ``n_buffers`` at a time, which saves a division."""
+    """Return the buffer of a slice: a ring of all buffers, of which at most ``n_buffers`` are in use; no division."""
     return (slot.first_buffer + slice_index) & BUFFER_MASK
 
 

@@ -7,8 +7,8 @@ The requests of each bank have a key (``dram_queue``), so arbitration is a minim
 next moment at which its result can change.  Times of banks have 32 bits, relative to an epoch that is moved when they
 are used up (decision 2).
 With split queues, writes are drained as soon as no read is queued, or held back and drained in batches (decision 37);
-then, while reads wait, a drain serves at most ``write_turn`` requests, ends at ``read_age``, and begins with
-``turn_to_writes`` (decision 48).
+then, while reads wait, a drain serves at most ``writes_per_drain`` requests, ends at ``read_age``, and begins with
+``turnaround_to_writes`` (decision 48).
 Leaves out: command/address bus encoding, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
@@ -180,25 +180,25 @@ def direction_to_serve(channel):
     writes = channel.occupancy[codes.WRITE]
     if channel.is_draining:
         is_low = writes < channel.write_low_watermark and channel.is_read_waiting == 0
-        is_over = is_low or has_had_turn(channel) or (channel.read_age > 0 and is_read_overdue(channel))
+        is_over = is_low or is_batch_over(channel) or (channel.read_age > 0 and is_read_overdue(channel))
         return codes.READ if writes == 0 or (reads > 0 and is_over) else codes.WRITE
     if channel.write_age == 0:
         return codes.WRITE if writes > channel.write_high_watermark or (reads == 0 and writes > 0) else codes.READ
-    is_high = writes > channel.write_high_watermark and (reads == 0 or has_had_turn(channel))
-    return codes.WRITE if is_high or turn_at(channel) <= channel.now or channel.is_read_waiting else codes.READ
+    is_high = writes > channel.write_high_watermark and (reads == 0 or is_batch_over(channel))
+    return codes.WRITE if is_high or overdue_at(channel) <= channel.now or channel.is_read_waiting else codes.READ
 
 
 @kernel
-def has_had_turn(channel):
-    """Return whether the direction that is served has had its share of requests while the other one waits."""
-    return channel.write_age > 0 and served_before(channel, channel.is_draining) >= channel.turn_until
+def is_batch_over(channel):
+    """Return whether as many requests of the direction in service were served as may be while the other one waits."""
+    return channel.write_age > 0 and served_before(channel, channel.is_draining) >= channel.batch_until
 
 
 @kernel
-def turn_of(channel, direction):
-    """Return how many requests of *direction* are served before the other one; reads: after an interrupted drain."""
+def batch_limit(channel, direction):
+    """Return how many requests of *direction* are served before a turnaround; reads: after an interrupted drain."""
     if direction == codes.WRITE:
-        return channel.write_turn
+        return channel.writes_per_drain
     return channel.queue_capacity if channel.occupancy[codes.WRITE] >= channel.write_low_watermark else 0
 
 
@@ -211,8 +211,8 @@ def served_before(channel, direction):
 
 
 @kernel
-def turn_at(channel):
-    """Return when requests of the other direction have waited long enough; NEVER: none wait, or there is no limit."""
+def overdue_at(channel):
+    """Return when the oldest request of the other direction is overdue; NEVER: none waits, or there is no limit."""
     if channel.is_draining:
         has_limit = channel.read_age > 0 and channel.occupancy[codes.READ] > 0
         return channel.held_since + channel.read_age if has_limit else codes.NEVER
@@ -226,8 +226,8 @@ def is_read_overdue(channel):
     A drain that has not issued a write is not interrupted, nor one of a queue above its high watermark.
     """
     is_full = channel.occupancy[codes.WRITE] > channel.write_high_watermark
-    has_begun = served_before(channel, codes.WRITE) > channel.turn_from
-    return turn_at(channel) <= channel.now and has_begun and not is_full and channel.is_read_waiting == 0
+    has_begun = served_before(channel, codes.WRITE) > channel.batch_from
+    return overdue_at(channel) <= channel.now and has_begun and not is_full and channel.is_read_waiting == 0
 
 
 @kernel
@@ -238,10 +238,10 @@ def choose_direction_to_drain(channel):
         channel.is_draining = wanted
         channel.held_since = channel.now
         if wanted == codes.WRITE:
-            write_at = channel.now + channel.turn_to_writes
+            write_at = channel.now + channel.turnaround_to_writes
             channel.channel_column_at[codes.WRITE] = max(channel.channel_column_at[codes.WRITE], write_at)
-        channel.turn_from = served_before(channel, wanted)
-        channel.turn_until = channel.turn_from + turn_of(channel, wanted)
+        channel.batch_from = served_before(channel, wanted)
+        channel.batch_until = channel.batch_from + batch_limit(channel, wanted)
         channel.column_wake_at = channel.now
         channel.row_wake_at = channel.now
 

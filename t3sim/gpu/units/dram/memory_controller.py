@@ -20,10 +20,10 @@ from t3sim.gpu.units.dram.dram_channel import (
     go_on_with_refresh,
     last_refreshed,
     log_command,
+    overdue_at,
     refresh_all_banks,
     serve_column_bus,
     serve_row_bus,
-    turn_at,
 )
 from t3sim.gpu.units.dram.dram_queue import first_of, is_end, place_in_bank_list
 from t3sim.gpu.units.ledger import has_stalled_head, note_admitted, note_cycles, note_enqueued, reason_of_idleness
@@ -312,7 +312,7 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
         if channel.column_wake_at <= wake_at:
             channel.column_wake_at = wake_at + 1
         if channel.is_split and channel.write_age > 0 and (channel.is_draining == 0 or channel.read_age > 0):
-            over_at = turn_at(channel)  # one that is overdue waits for something else, which wakes the channel
+            over_at = overdue_at(channel)  # one that is overdue waits for something else, which wakes the channel
             if over_at > wake_at:
                 channel.column_wake_at = min(channel.column_wake_at, over_at)
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):

@@ -119,7 +119,7 @@ def line_of(l2, tag, set_index):
 
 @kernel
 def book_bank(l2, bank, at):
-    """Return when the access that leaves its CU at *at* is served by *bank*; -1 if its queue is full."""
+    """Return when *bank* serves an access that leaves its CU at *at*; -1 if its queue is full."""
     arrival = at + l2.request_ticks
     start = max(arrival, l2.bank_free_at[bank])
     if start - arrival > l2.bank_queue_ticks:
@@ -490,7 +490,7 @@ def flush_bank(gpu, bank, now, traffic_class):
 
 @kernel
 def flush_dirty_lines(gpu, now, traffic_class):
-    """Release at the end of a kernel: all banks write back at once; return whether nothing dirty is left."""
+    """Write back at the end of a kernel: all banks write back at once; return whether nothing dirty is left."""
     is_clean = True
     for bank in range(gpu.l2.n_banks):
         if not flush_bank(gpu, bank, now, traffic_class):

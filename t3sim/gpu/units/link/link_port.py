@@ -80,7 +80,7 @@ def queue_dma_data(gpu, dma_queue, kind, distance, tile, granule, signal, ready_
 
 @kernel
 def dma_queued(gpu):
-    """Return DMA granules that have been asked for and are not yet on a wire."""
+    """Return DMA granules that have been requested and are not yet on a wire."""
     n_queued = 0
     for p in range(gpu.n_ports):
         n_queued += gpu.ports[p].dma_tail - gpu.ports[p].dma_head
@@ -89,13 +89,13 @@ def dma_queued(gpu):
 
 @kernel
 def is_load(message):
-    """Return whether a message asks for data."""
+    """Return whether a message requests data."""
     return message.kind == codes.LOAD or message.kind == codes.LOAD_SUM
 
 
 @kernel
 def wire_cost(port, message):
-    """Return how long a message is on the wire, in 1/scale ticks; without data a load is a header, all else nothing."""
+    """Return the wire time of a message, in 1/scale ticks; without data: that of a header for a load, else none."""
     if message.kind >= codes.SIGNAL:
         return port.header_cost // message.packet if is_load(message) else 0
     return port.payload_cost + port.header_cost // message.packet
@@ -116,7 +116,7 @@ def may_leave(gpu, peers, message):
 
 @kernel
 def take_credit(gpu, peers, message):
-    """A granule goes on the wire: it takes room where it goes; of the sum it is for, the switch has kept room."""
+    """Use a credit of the receiver for a granule that goes on the wire; the switch has reserved room for a sum."""
     if message.distance != codes.EVERY:
         peers[message.distance].credits -= message.kind != codes.CONTRIBUTION
         return
@@ -129,7 +129,7 @@ def start_of(gpu, port, peers, message):
     """Return when the first in line can go on the wire, in 1/scale ticks; NEVER if that is not known yet."""
     if message.at >= codes.NEVER or not may_leave(gpu, peers, message):
         return codes.NEVER
-    # What waited for room goes on in this slot.
+    # A head that waited for room continues in this slot.
     return max(max(message.at, gpu.now) * port.scale, port.free_at_scaled)
 
 
@@ -211,7 +211,7 @@ def n_sent_by(gpu):
 
 @kernel
 def reason_without_data(gpu, p, peers, store_queue, dma_queue):
-    """Return what port *p* waits for while nothing is on its wire, as things are before it transmits."""
+    """Return the stall reason of port *p*, idle until now, before it transmits."""
     port = gpu.ports[p]
     if gpu.n_active_slots == 0:
         return codes.FOR_LAUNCH
