@@ -483,9 +483,7 @@ def test_arrays_beyond_the_last_key_are_refused() -> None:
     most = line << (l2_slice.KEY_BITS + int(core.gpu.l2.set_bits))
     fitting = Program(0, 1, (Barrier(name="all"),), 64, line, (Buffer("A", 0, most),))
     core.load(fitting)
-    with pytest.raises(
-        UsageError, match=f"its arrays take {64 * most + 64} B; the L2 tells lines of {64 * most} B apart"
-    ):
+    with pytest.raises(UsageError, match=f"{64 * most + 64} B.* L2 .*{64 * most} B"):
         core.load(replace(fitting, buffers=(Buffer("A", 0, most + 1),)))
 
 

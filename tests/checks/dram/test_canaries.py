@@ -37,7 +37,7 @@ BROKEN = {
     ("D26", "refresh of closed banks"): ("0 ACT 0, 1000 REF", "refreshed", set()),
     ("D28", "a refresh that is due comes as soon as it can"): ("1001 REF", "refreshed", set()),
     ("D28", "no other work once a refresh is due"): ("0 ACT 0, 1000 RD 0", "refreshed", set()),
-    ("D28", "banks are refreshed in turn"): ("187 REF 1", "bank by bank", set()),
+    ("D28", "banks are refreshed in order"): ("187 REF 1", "bank by bank", set()),
     ("D28", "no work in a bank once its refresh is due"): ("100 ACT 0, 187 RD 0", "bank by bank", set()),
     ("D28", "row commands for a refresh go first"): ("100 ACT 0, 187 PRE 0, 203 ACT 4", "bank by bank", set()),
 }
@@ -51,7 +51,7 @@ BANK_AFTER_BANK = {
     "100 ACT 0, 188 PRE 0": "a refresh that is due comes as soon as it can",
     "100 ACT 0, 187 PRE 0, 204 REF 0": "a refresh that is due comes as soon as it can",
     "186 ACT 0, 226 PRE 0, 247 REF 0, 376 REF 1": "a refresh that is due comes as soon as it can",
-    "187 REF 0, 375 REF 0": "banks are refreshed in turn",
+    "187 REF 0, 375 REF 0": "banks are refreshed in order",
     "187 ACT 0": "no work in a bank once its refresh is due",
     "187 ACT 4": "row commands for a refresh go first",
     "100 ACT 0, 187 ACT 4": "row commands for a refresh go first",
