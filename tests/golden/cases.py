@@ -170,6 +170,27 @@ def of_switches() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "h200 switch sequential in the switch", in_switch
 
 
+def of_nodes() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield strategies on two nodes, and on four with one GPU each."""
+    nic = {"bandwidth": "10 GB/s", "latency": "3 us", "message_rate": 100_000_000}
+    nodes, single = (
+        {**H200, "link": {**H200["link"], "topology": "two-level", "gpus_per_node": each, "nic": nic}}
+        for each in (2, 1)
+    )
+    for strategy, operator, params in (
+        ("t3", "gemm-rs", {}),
+        ("t3-direct", "gemm-ar", {"all_gather": "triggered"}),
+        ("flux-push", "gemm-rs", UNITS),
+        ("copy-engine-scatter", "gemm-rs", {}),
+        ("flux-ag", "ag-gemm", {}),
+        ("wave-groups", "gemm-rs", UNITS),
+        ("ideal-rs-nmc", "gemm-rs", {}),
+    ):
+        workload = {**LARGER, "operator": operator}
+        yield f"h200 nodes {strategy}", gemm(nodes, strategy, workload, params=params)
+    yield "h200 nodes t3 one GPU each", gemm(single, "t3", LARGER)
+
+
 def of_experts() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield layers of experts: balanced, and with unlike loads on every GPU."""
     layer = {"n_experts": 16, "top_k": 3, "hidden": 512, "intermediate": 256, "tokens_per_gpu": 48, "ep": 4}
@@ -220,4 +241,6 @@ def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "h200 split-k", gemm(H200, "sequential", one, tiling=panels)
 
 
-CASES: dict[str, dict[str, Any]] = dict([*of_t3(), *of_software(), *of_switches(), *of_experts(), *of_libraries()])
+CASES: dict[str, dict[str, Any]] = dict(
+    [*of_t3(), *of_software(), *of_switches(), *of_nodes(), *of_experts(), *of_libraries()]
+)
