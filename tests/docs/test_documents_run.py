@@ -206,12 +206,12 @@ class TestStrategies:
 
     def missing(self, text: str) -> list[str]:
         """Return the strategies whose section lacks something."""
-        tables = runpy.run_path(str(REPOSITORY / "docs" / "refresh.py"))["parameters_table"]
+        parameters = runpy.run_path(str(REPOSITORY / "docs" / "refresh.py"))["parameters_of"]
         sections = dict(re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE))
         found = []
         for one in (one for one in in_order() if not is_of_a_user(home_of(one.plan)[0])):
             has_picture = f"images/timeline-{one.name}.png" in sections.get(one.name, "")
-            is_complete = one.name in sections and tables(one) in sections[one.name]
+            is_complete = one.name in sections and parameters(one) in sections[one.name]
             if not is_complete or has_picture != (one.kind in ("design", "baseline")):
                 found.append(one.name)
         return found

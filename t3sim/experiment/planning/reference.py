@@ -29,7 +29,7 @@ PAGE = """\
 This page lists every key of experiments, machines, kernels, operators and models; `t3sim config reference` prints it.
 [Machines](users/machines.md) and [workloads](users/workloads.md) explain their use, [units](users/run.md#units) how
 quantities are written. Dotted keys are written as in `-s` and `sweep:`. A key without a default is required, in the
-file or in the preset that it names, unless its meaning says "If omitted". A whole number without a unit is a count.
+file or in the preset that it names, unless its meaning says "If omitted". An integer without a unit is a count.
 `t3sim config show EXPERIMENT` has the source of every value.
 
 ## Experiment
@@ -81,8 +81,8 @@ Files of `configs/model`.
 """
 # Presets whose values are shown, those of the later ones for keys that the first has not.
 MACHINES, KERNELS, MODELS = ("t3-150", "h200"), (DEFAULT_TILING, "cublas-hopper"), ("T-NLG",)
-WORDS = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text", list: "list", dict: "mapping"}
-BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
+WORDS = {int: "integer", float: "number", bool: "`true` or `false`", str: "text", list: "list", dict: "mapping"}
+BOUNDS = {Gt: ("gt", ">"), Ge: ("ge", ">="), Lt: ("lt", "<"), Le: ("le", "<=")}
 
 
 class Key(NamedTuple):
@@ -119,24 +119,24 @@ def reference() -> str:
 
 
 def table(keys: Iterable[Key], examples: Mapping[str, Node] | None = None, prefix: str = "") -> str:
-    """Return a Markdown table of *keys*; of *examples*, presets, the value and its origin in the first with the key."""
+    """Return a Markdown table of *keys*; of *examples*, presets, the value in the first with the key."""
     header = ["key", "meaning", "unit and allowed values", "default"]
     rows = [[f"`{key.name}`", *key[1:]] for key in keys]
     if examples is not None:
-        header += ["for example", "its origin"]
-        rows = [[*row, *example_of(row[0].strip("`").removeprefix(prefix), examples)] for row in rows]
+        header.append("for example")
+        rows = [[*row, example_of(row[0].strip("`").removeprefix(prefix), examples)] for row in rows]
     lines = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def example_of(name: str, presets: Mapping[str, Node]) -> tuple[str, str]:
-    """Return the value of a key and its origin, in the first of *presets* that has it."""
+def example_of(name: str, presets: Mapping[str, Node]) -> str:
+    """Return the value of a key in the first of *presets* that has it."""
     for preset, tree in presets.items():
         for path, node in tree.leaves():
             if ".".join(path) == name and node.origin not in ("", "user"):
                 of_another = "" if preset == next(iter(presets)) else f" (`{preset}`)"
-                return f"`{shown_text(node.plain())}`{of_another}", node.origin
-    return "", ""
+                return f"`{shown_text(node.plain())}`{of_another}"
+    return ""
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
@@ -167,7 +167,7 @@ def allowed_in(model: type[BaseModel], name: str) -> str:
         elif isinstance(extra, Unit) and not kind.endswith(")"):
             kind += f" ({extra.name})"
         elif isinstance(extra, AtMost):
-            bounds.append(f"at most {shown_value(model, (name,), extra.limit)}")
+            bounds.append(f"<= {shown_value(model, (name,), extra.limit)}")
         elif type(extra) in BOUNDS and (bound := getattr(extra, BOUNDS[type(extra)][0])) != units.LIMIT:
             bounds.append(f"{BOUNDS[type(extra)][1]} {bound}")
     return ", ".join([kind, *dict.fromkeys(bounds)])
