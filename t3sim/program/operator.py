@@ -163,7 +163,9 @@ class Operator:
         *by_owner*: not staggered it is from the tile on that has row 0 of the output.
         """
         tiles, positions = self.tiles.workgroups, self.chunk_order(rank)
-        if self.staggered or not by_owner or self.parts is None:
+        if self.staggered:
+            return np.arange(len(tiles))
+        if not by_owner or self.parts is None:
             return np.concatenate([np.arange(*self.tiles.chunk_ranges[position]) for position in positions])
         rows = self.owned_rows()
         if self.ranks.n_nodes > 1:
