@@ -20,6 +20,8 @@ MOST_CASES = 200
 Parallelism = Literal["auto", "sequence", "tensor"]
 OPTIONS = {
     "workload.model": "TARGET", "workload.tp": "--tp", "workload.tokens": "--tokens", "workload.element": "--dtype",
+    "workload.experts.ep": "--tp", "workload.experts.routing": "--routing",
+    "workload.experts.tokens_per_gpu": "--tokens",
     "machine": "--machine",
     "tiling": "--tiling", "sweep.grid.workload.tp": "--tp", "sweep.grid.workload.tokens": "--tokens",
 }  # fmt: skip
@@ -146,16 +148,16 @@ def _of_grid(
             experiment["tiling"] = tiling
         loaded = load_experiment(experiment, overrides)
     except ConfigError as error:
-        raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
+        raise UsageError("\n".join(dict.fromkeys(map(said_of_an_option, error.problems)))) from None
     if loaded.unmade:
         problems = [problem for error in loaded.unmade.values() for problem in error.problems]
-        raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, problems))))
+        raise UsageError("\n".join(dict.fromkeys(map(said_of_an_option, problems))))
     if loaded.refused:
         raise UsageError(next(iter(loaded.refused.values())))
     return _gemms(model, loaded)
 
 
-def _said_of_an_option(problem: Problem) -> str:
+def said_of_an_option(problem: Problem) -> str:
     """Return the message of a problem in what options gave; of a file of theirs, with its place."""
     if problem.file != MAPPING:
         return str(problem)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from t3sim.advice.cases import said_of_an_option
 from t3sim.advice.hardware import REACH, hardware_candidate
 from t3sim.advice.search import REFUSALS, Candidate, Choice, Refusal, Simulate, of_strategy, reason_of
 from t3sim.advice.validated import WITHOUT
@@ -210,7 +211,10 @@ def runs_of_model(
                 given["tiling"] = tiling
             try:
                 loaded = load_experiment(given, overrides)
-            except (ConfigError, UsageError) as error:
+            except ConfigError as error:
+                problems.append(f"{said_of_an_option(error.problems[0])} ({EXPERTS}, {n} GPUs, {text})")
+                continue
+            except UsageError as error:
                 problems.append(f"{EXPERTS}, {n} GPUs, {text}: {next(iter(str(error).splitlines()))}")
                 continue
             found += runs_of_experiment(loaded)

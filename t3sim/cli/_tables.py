@@ -14,6 +14,16 @@ NARROWEST = 4
 Columns = Mapping[str, Sequence[str]]  # heading -> a cell for each row
 
 
+def amount(number: float, decimals: int = 1) -> str:
+    """Return *number* with so many *decimals*, or if these are all 0 with two digits, so that a small one is not 0."""
+    return f"{number:.{decimals}f}" if number == 0 or abs(number) >= 10**-decimals else f"{number:.2g}"
+
+
+def counted(n: int, noun: str) -> str:
+    """Return *n* and the noun, in the plural unless *n* is 1."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
 def table_lines(title: str, words: Columns, numbers: Columns) -> Iterator[str]:
     """Yield the lines of a table: columns of words flush left, then numbers flush right.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from t3sim.cli._errors import printable
+from t3sim.cli._tables import amount, counted
 from t3sim.cli.config import aligned
 from t3sim.errors import UsageError
 
@@ -172,9 +173,10 @@ def _experts(experts: ExpertsSpec, types: str) -> list[str]:
     routing = routing_of(experts)
     groups = f" of {experts.top_groups} of {experts.groups} groups" if experts.groups else ""
     head = (
-        f"routed experts of {experts.gpus} GPUs: {experts.n_experts} experts, {experts.experts_per_gpu} on a GPU"
+        f"routed experts of {experts.gpus} GPUs: {counted(experts.n_experts, 'expert')},"
+        f" {experts.experts_per_gpu} on a GPU"
         f"{f' in slices of {experts.tp}' if experts.tp > 1 else ''}, top {experts.top_k}{groups};"
-        f" {experts.tokens_per_gpu} tokens of each GPU, routing {experts.routing.text}"
+        f" {counted(experts.tokens_per_gpu, 'token')} of each GPU, routing {experts.routing.text}"
         f" (most loaded GPU {routing.imbalance():.2f} x the mean)"
     )
     loads = routing.loads()
@@ -183,12 +185,13 @@ def _experts(experts: ExpertsSpec, types: str) -> list[str]:
     for name, gemm in zip(("MoE FC-1", "MoE FC-2"), gemms_of(experts, mean_rows(experts)), strict=True):
         flops = 2 * int(busiest.sum()) * gemm.n * gemm.k
         spread = f"{int(busiest.min())} to {int(busiest.max())}"
-        rows.append([name, spread, str(gemm.n), str(gemm.k), f"{flops / 1e9:.1f}", types])
+        rows.append([name, spread, str(gemm.n), str(gemm.k), amount(flops / 1e9), types])
     dispatched, combined = exchanged_bytes(experts, routing)
     sent = (
-        f"a GPU sends up to {dispatched / 1e6:.1f} MB in dispatch ({experts.sent_element}), each token once to a GPU,"
-        f" and {combined / 1e6:.1f} MB in combine ({experts.combine_element});"
-        f" {weight_bytes(experts) / 1e9:.2f} GB of weights of experts"
+        f"a GPU sends up to {amount(dispatched / 1e6)} MB in dispatch ({experts.sent_element}),"
+        f" each token once to a GPU,"
+        f" and {amount(combined / 1e6)} MB in combine ({experts.combine_element});"
+        f" {amount(weight_bytes(experts) / 1e9, 2)} GB of weights of experts"
     )
     table = aligned([EXPERT_HEADINGS, *rows], n_words=2)
     return [*wrap(head, WIDTH, subsequent_indent="  "), *table, *wrap(sent, WIDTH, subsequent_indent="  ")]
@@ -223,9 +226,9 @@ def _sizes(model: ModelSpec) -> str:
         kv = "" if model.kv_heads in (None, model.heads) else f", {model.kv_heads} of keys and values"
         values = "" if model.value_dim is None else f", values of {model.value_dim}"
         sizes.append(f"{model.heads} heads of {model.attention_width // model.heads}{kv}{values}")
-    sizes.append(f"{model.tokens} tokens")
+    sizes.append(counted(model.tokens, "token"))
     if not model.group:
-        sizes.append(f"{model.layers} layer{'s' if model.layers > 1 else ''}")
+        sizes.append(counted(model.layers, "layer"))
     return ", ".join(sizes)
 
 
@@ -242,7 +245,7 @@ def _gemm_row(part: WorkloadSpec, phase: str = "") -> list[str]:
     collective = moved_bytes(gemm, part.operator) * (1 if part.operator == "ag-gemm" else 2)
     sent = (part.tp - 1) * collective / part.tp
     phase = phase or PHASES_OF[part.operator].get(part.sublayer or "", "-")
-    numbers = [f"{flops / 1e9:.1f}", f"{output / 1e6:.1f}", f"{flops / moved:.0f}", f"{sent / 1e6:.1f}"]
+    numbers = [amount(flops / 1e9), amount(output / 1e6), f"{flops / moved:.0f}", amount(sent / 1e6)]
     return [part.sublayer or "-", phase, str(m), str(n), str(k), *numbers]
 
 
@@ -259,7 +262,7 @@ def _operators(run: RunSpec) -> list[str]:
         computing, moving = operator_parts(one, run.workload, run.machine)
         took = operator_seconds(one, run.workload, run.machine)
         total += took
-        numbers = [f"{number:.1f}" for number in (one.flops / 1e9, one.n_bytes / 1e6, took * 1e6)]
+        numbers = [amount(number) for number in (one.flops / 1e9, one.n_bytes / 1e6, took * 1e6)]
         rows.append([one.name, one.phase, *numbers, "compute" if computing > moving else "DRAM"])
     launch = run.machine.gpu.kernel_launch
     launches = f", with {format_time(launch)} to launch each" if launch else ""

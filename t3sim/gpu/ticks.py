@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from t3sim.config.limits import FINEST_TICKS_HZ
 from t3sim.config.machine import MachineSpec
+from t3sim.errors import UsageError
 
 PICOSECONDS = 10**12
 
@@ -17,7 +19,15 @@ class TickBase:
 
     @classmethod
     def of(cls, machine: MachineSpec) -> TickBase:
-        """Return the time of *machine* (``MachineSpec.ticks_hz``)."""
+        """Return the time of *machine* (``MachineSpec.ticks_hz``).
+
+        Raises ``UsageError`` if its clocks have no common tick of a picosecond or more: a clock that has fallen has the
+        time of the machine before.
+        """
+        if machine.ticks_hz > FINEST_TICKS_HZ:
+            clock = machine.gpu.compute_clock
+            message = f"{machine.name} at {clock} Hz has no common tick of its clocks; give the `ticks` of the machine"
+            raise UsageError(f"{message} before its clock fell")
         return cls(machine.ticks_hz)
 
     def period(self, clock_hz: int) -> int:

@@ -86,6 +86,10 @@ def differing(expected: Any, found: Any, path: str, *, meaning: bool) -> Iterato
 def _sentence(first: Program, other: Program, path: str, expected: Any, found: Any) -> str:
     """Say that *path* is *expected* on rank 0 and *found* on another."""
     head, _, rest = path.partition(".")
+    if path == "operations":
+        return f"rank {other.rank} has {found} operations, and rank {first.rank} has {expected}"
+    if head.startswith("operations[") and rest == "name":
+        return f"rank {other.rank} runs `{found}`, and rank {first.rank} runs `{expected}`"
     if head.startswith("operations["):
         operation: Operation = first.operations[int(head[len("operations[") : -1])]
         path = f"operation `{operation.name}`, {rest or 'kind'}"

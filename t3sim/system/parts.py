@@ -162,8 +162,8 @@ class MirroredParts(Parts):
             return self._phase_of_classes(part, after)
         if part.difference is not None:
             raise UsageError(
-                f"mode: mirrored mode simulates one GPU for all, and in part `{part.name}` {part.difference}; use"
-                " `explicit`"
+                f"mode: mirrored mode simulates one GPU for all, and in part `{part.name}` GPUs differ:"
+                f" {part.difference}; use `explicit`"
             )
         policy, params = self.policy_of(part)
         name = named(part, policy)

@@ -130,14 +130,17 @@ def test_what_the_weights_alone_rule_out_is_not_simulated() -> None:
 
 
 @pytest.mark.parametrize(("options", "word"), [
-    (("--part", "experts", "--routing", "even"), "--routing"), (("--part", "experts", "--tp", "7"), "7"),
+    (("--routing", "even"), "--routing: "), (("--tp", "7"), "--tp: is 7"), (("--tp", "16"), "--tp: is 16"),
+    (("--machine", "nope"), "--machine: "), (("--tiling", "nope"), "--tiling: "), (("--dtype", "nope"), "nope"),
 ])  # fmt: skip
 def test_what_cannot_be_asked(options: tuple[str, ...], word: str, tmp_path: Path) -> None:
     done = t3sim_here(
-        "advise", str(CONFIGS / "gpt-oss-120b.json"), "--tokens", "64", "-o", str(tmp_path / "o"), *options
-    )
+        "advise", str(CONFIGS / "gpt-oss-120b.json"), "--part", "experts", "--tokens", "64", "-o", str(tmp_path / "o"),
+        *options,
+    )  # fmt: skip
     assert done.code == 2
     assert word in done.errors
+    assert "experiment" not in done.errors
 
 
 def test_a_model_without_experts_has_none_to_advise_on(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from t3lab.cli.validate import machine_of
 from t3lab.validation.tiles import efficiency_of
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_kernels, load_tiling
-from t3sim.errors import ConfigError
+from t3sim.errors import ConfigError, UsageError
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part, reduce_scatter_part
@@ -82,6 +82,8 @@ def test_a_part_has_the_clock_of_its_gemms() -> None:
     lost = spec.gpu.compute_clock - spec.gpu.clock_of_matrices
     assert on_all == pytest.approx(spec.gpu.compute_clock - share * lost, rel=0.002)
     assert alone == spec.gpu.compute_clock
+    with pytest.raises(UsageError, match="ticks"):  # else times overflow, and the GPU hangs
+        TickBase.of(gemm_part(op).clocked(spec))
     assert on_some == pytest.approx((on_all + alone) / 2, rel=0.002)
 
 

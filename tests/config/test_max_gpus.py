@@ -44,6 +44,21 @@ def test_more_gpus_than_the_links_connect_are_refused(
     assert "machine: {preset: h100, link: {max_gpus: 16}}" in answer.errors  # what to do
 
 
+@pytest.mark.parametrize("experts", ["ep: 16", "ep: 4, tp: 4"])
+def test_of_experts_the_key_is_theirs(experiment: Path, experts: str) -> None:
+    sizes = "n_experts: 32, top_k: 2, hidden: 512, intermediate: 512, tokens_per_gpu: 2"
+    workload = f"{{experts: {{{experts}, {sizes}}}}}"
+    text = EXPERIMENT.format(machine="h100", workload=workload).replace(
+        "strategy: sequential", "strategy: moe-sequential"
+    )
+    experiment.write_text(text)
+    answer = t3sim_here("config", "check", "e.yaml")
+    assert answer.code == 2
+    assert answer.errors.startswith("e.yaml:")
+    assert ": workload.experts.ep: " in answer.errors
+    assert "is 16, " in answer.errors
+
+
 @pytest.mark.parametrize("machine", ["h100", "{preset: h100, link: {max_gpus: 16}}", "t3-150"])
 def test_as_many_as_they_connect_are_not(experiment: Path, machine: str) -> None:
     n = 8 if machine == "h100" else 16

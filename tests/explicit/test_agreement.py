@@ -58,7 +58,7 @@ def test_one_gpu_does_not_stand_for_ranks_of_unlike_programs() -> None:
         changes = (*SWITCH, "strategy.order=naive", f"mode={mode}")
         return point("flux-push", *changes, shape=(512, 128, 64), tp=4)
 
-    reason = r"one GPU for all, and in part `fused` operation `gemm`, order\[0\] is 12 on rank 1 and 0 on rank 0; use"
+    reason = r"in part `fused` GPUs differ: operation `gemm`, order\[0\] is 12 on rank 1 and 0 on rank 0; use"
     with pytest.raises(ConfigError, match=reason):
         naive("mirrored")
     run = naive("explicit")

@@ -30,7 +30,7 @@ def test_every_field_of_an_operation_counts() -> None:
         ("gemm", lambda one: replace(one, posts=(Post(0),)), "`gemm`, posts is 1 on rank 2 and 0 on rank 0"),
         ("scatter", lambda one: with_entry(one, "steps", 1, "source", 2), "`scatter`, steps[1, 0] is "),
         ("sum", lambda one: replace(one, flags=(2, 1)), "`sum`, flags[0] is 2 on rank 2 and 1 on rank 0"),
-        ("sum", lambda one: replace(one, name="total"), "`sum`, name is 'total' on rank 2 and 'sum' on rank 0"),
+        ("sum", lambda one: replace(one, name="total"), "rank 2 runs `total`, and rank 0 runs `sum`"),
     ):
         assert message in (differing(good, operation, change) or "")
         assert digest(changed(good, operation, change)[0]) != digest(good[0])
@@ -40,7 +40,7 @@ def test_every_field_of_an_operation_counts() -> None:
 def test_a_program_left_short_differs() -> None:
     good = programs("S1 Flux push", operator(N))
     short = replace(good[2], operations=good[2].operations[:-1])
-    assert difference([*good[:2], short]) == "operations is 3 on rank 2 and 4 on rank 0"
+    assert difference([*good[:2], short]) == "rank 2 has 3 operations, and rank 0 has 4"
     other_kind = replace(good[2], operations=(*good[2].operations[:-1], good[2].operations[2]))
     said = difference([*good[:2], other_kind])
     assert said == "operation `sum`, kind is 'Barrier' on rank 2 and 'Moves' on rank 0"

@@ -53,6 +53,22 @@ def test_a_hugging_face_config(tmp_path: Path) -> None:
     assert found == {name: ["2048", "4096", k] for name, k in local_k.items()}
 
 
+def test_small_numbers_are_not_zero(tmp_path: Path) -> None:
+    """One token: 64 elements of two bytes go to each of three other GPUs."""
+    path = tmp_path / "e.yaml"
+    path.write_text(
+        "name: e\nmachine: h200\nstrategy: moe-sequential\nworkload: {experts: {n_experts: 8, top_k: 8, hidden: 64, "
+        "intermediate: 64, tokens_per_gpu: 1, ep: 4}}\n",
+        encoding="utf-8",
+    )
+    said = " ".join(show(path).output.split())
+    assert "1 token of each GPU" in said
+    assert f"sends up to {3 * 64 * 2 / 1e6:.2g} MB in dispatch" in said
+    assert f"{2 * 3 * 64 * 64 * 2 / 1e9:.2g} GB" in said
+    [row] = [row for row in rows(show("T-NLG", "--tp", "8", "--tokens", "1").output) if row[:1] == ["FC-2"]]
+    assert row[5] == f"{2 * 4256 * 2128 / 1e9:.2g}"
+
+
 def test_an_experiment_with_a_layer(tmp_path: Path) -> None:
     path = tmp_path / "e.yaml"
     path.write_text(EXPERIMENT, encoding="utf-8")

@@ -74,7 +74,7 @@ def workload_findings(
 
     *shape_key* is the key that the shape of its GEMM is reported at.
     """
-    n, n_key = workload.tp, "workload.tp" if workload.trace is None else "workload.trace"
+    n, n_key, times = workload.tp, "workload.tp" if workload.trace is None else "workload.trace", ""
     if workload.collective is not None:
         n, n_key = workload.collective.gpus, "workload.collective.gpus"
         yield from _of_collective(workload.collective, strategy)
@@ -82,8 +82,10 @@ def workload_findings(
         yield STRATEGY, not_an_operator_of(strategy, workload.operator)
     yield from _of_shape(workload, strategy, _kinds_of_gpus(machine), shape_key)
     yield from _of_memory(workload, _kinds_of_gpus(machine), shape_key)
+    if workload.experts is not None and workload.model is None:
+        n_key, times = "workload.experts.ep", "" if workload.experts.tp == 1 else "times `tp` "
     if message := too_many_gpus(machine, n):
-        yield n_key, message
+        yield n_key, times + message
     of_fabric = list(findings_of(machine, n))
     yield from of_fabric or _of_reach(machine, workload.collective)
     yield from _of_generation(machine, workload)
