@@ -176,7 +176,7 @@ def units_table(demo: Outcome, half: Outcome) -> str:
 
 
 def link_table(demo: Outcome, half: Outcome) -> str:
-    """Return the demo beside itself with half the link bandwidth."""
+    """Return the demo with the whole and with half the link bandwidth."""
     full, slow = by_strategy(demo), by_strategy(half)
     header = ["", *(f"`{name}`" for name in STRATEGIES[:4])]
     rows = [
@@ -204,7 +204,7 @@ def lines_table(changed: dict[str, Outcome]) -> str:
 
 
 def policy_table(folder: Path) -> str:
-    """Return the example policy beside the built-in ones."""
+    """Return the example policy and the built-in ones."""
     limits = (200, 1000, 5000)
     header = ["fused time (us)", "round robin", *(f"`age_limit` {limit}" for limit in limits), "MCA"]
     rows = []
@@ -217,7 +217,7 @@ def policy_table(folder: Path) -> str:
 
 
 def targets_table(path: Path) -> str:
-    """Return what was published beside ours, as ``t3sim report --targets`` wrote it."""
+    """Return published and simulated values, as ``t3sim report --targets`` wrote it."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = [
             [row["statement"].replace("|", r"\|"), row["published"], row["ours"], row["band"], row["verdict"]]
@@ -228,7 +228,7 @@ def targets_table(path: Path) -> str:
 
 
 def refresh_study(results: Path) -> None:
-    """Write the tables of the notes on the T3 study, and the figures of the experiments beside their READMEs."""
+    """Write the tables of the notes on the T3 study, and the figures of the experiments next to their READMEs."""
     tables = study_tables(read_results(results / "t3-sublayers" / "results.csv"))
     insert("validation/notes/t3-study.md", {**tables, "targets": targets_table(results / "targets.csv")})
     for experiment in sorted(ROOT.glob("experiments/*/experiment.yaml")):

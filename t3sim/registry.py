@@ -19,7 +19,7 @@ LARGEST = (1 << 60) - 1  # value of a parameter; the kernel's NEVER is above it
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that an entry declares: a whole number, or one of a few words that stand for one.
+    """A parameter that an entry declares: a whole number, or one of a few words that represent one.
 
     ``schemes_of``: kinds of operator for which advice treats its values as separate schemes; with
     others it has no effect.  ``on_nodes``: it has an effect on several nodes only.
@@ -45,7 +45,7 @@ class Parameter:
             self.encode(value)
 
     def encode(self, value: Any) -> int:
-        """Return the integer that stands for *value*; ValueError says what is allowed."""
+        """Return the integer that represents *value*; ValueError says what is allowed."""
         if isinstance(value, str) and value in self.words:
             return self.words[value]
         is_number = self.has_numbers and isinstance(value, int) and not isinstance(value, bool)
@@ -128,7 +128,7 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str | None:
     return folded[matches[0]] if matches else None
 
 
-# What people call something -> the names here that stand for it, by the kind of name.
+# What people call something -> the names here that represent it, by the kind of name.
 _STRATEGY_ALIASES = {
     "nccl": ("sequential",), "baseline": ("sequential",), "none": ("sequential",), "serial": ("sequential",),
     "streams": ("cu-split",), "two-streams": ("cu-split",), "concurrent": ("cu-split",),

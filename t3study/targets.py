@@ -52,7 +52,7 @@ class Comparison(NamedTuple):
 
 
 def read_targets(content: Any, name: str) -> list[Target]:
-    """Return the targets of a file's *content* (plain mappings and lists); *name* stands for the file in messages.
+    """Return the targets of a file's *content* (plain mappings and lists); *name* represents the file in messages.
 
     Raises ``InputDataError`` naming the target and what is wrong with it.
     """

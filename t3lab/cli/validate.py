@@ -259,7 +259,7 @@ def shipped_measurements() -> Path:
 
 
 def beside(folder: Path | None, name: str, given: Path | None) -> Path | None:
-    """Return *given*, or FOLDER-*name* beside *folder*; None if there is neither."""
+    """Return *given*, or FOLDER-*name* next to *folder*; None if there is neither."""
     if folder is None:
         return given
     found = folder.resolve().with_name(f"{folder.resolve().name}-{name}")

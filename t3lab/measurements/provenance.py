@@ -22,7 +22,7 @@ MOST_PROVENANCE_BYTES = 64 << 20
 
 
 def peaks_beside(path: Path) -> Peaks:
-    """Return the peaks that the provenance beside *path* gives; if it gives none, limits above every device."""
+    """Return the peaks of the provenance in the folder of *path*; if it gives none, limits above every device."""
     beside = path.with_name(PROVENANCE)
     return peaks_of(read_provenance(beside) if beside.exists() else {})
 

@@ -97,7 +97,7 @@ def read_measurements(path: str | Path | Sequence[Path], *, are_points: bool = F
 
 
 def _provenances(files: Iterable[Path]) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
-    """Return the provenance beside each of *files*, by folder, and why the files of other folders cannot be used."""
+    """Return the provenance of the folders of *files*, and why the files of other folders cannot be used."""
     found: dict[str, Mapping[str, Any]] = {}
     unusable: dict[str, str] = {}
     for one in sorted({one.with_name(PROVENANCE) for one in files}):
@@ -105,7 +105,7 @@ def _provenances(files: Iterable[Path]) -> tuple[dict[str, Mapping[str, Any]], d
             try:
                 found[str(one.parent)] = read_provenance(one)
             except InputDataError as error:
-                unusable[str(one.parent)] = f"{error}; the measurements beside it are not read"
+                unusable[str(one.parent)] = f"{error}; the measurements in its folder are not read"
     return found, unusable
 
 

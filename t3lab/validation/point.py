@@ -60,7 +60,7 @@ class Point:
     terms: tuple[Term, ...] = ()
     below: Term | None = None
     reason: str = ""
-    n_rows: int = 1  # rows of the file that it stands for
+    n_rows: int = 1  # rows of the file that it represents
     host_us: float = 0.0  # between two launches of the host, if they are in the time: the device may be done sooner
     operating_point: str = ""  # of the GEMMs simulated for it; empty: none, or the machine has one clock
 

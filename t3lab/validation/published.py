@@ -166,7 +166,7 @@ class Tables:
     def __init__(
         self, base: MachineSpec, rows: Measurements, kernels: Kernels, simulate: Simulate, seconds: Seconds
     ) -> None:
-        """*base*: machine whose numbers stand for those that do not act on a point; *seconds*: estimated CPU time."""
+        """*base*: machine whose numbers represent those that do not act on a point; *seconds*: estimated CPU time."""
         self.base, self.rows, self.kernels = base, rows, kernels
         self._simulate, self._seconds = simulate, seconds
         self._outcomes: dict[Simulation, Outcome] = {}

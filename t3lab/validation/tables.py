@@ -24,7 +24,7 @@ BEFORE_KEY: dict[str, Callable[[Compared], object]] = {
     "unit": lambda one: one.point.unit,  # of measured and simulated
     "file": lambda one: one.point.row.file,  # in the table relative to the folder
     "line": lambda one: one.point.row.line,  # of the file; of a timeline the line of its first tile
-    "rows": lambda one: one.point.n_rows,  # lines of the file that the point stands for
+    "rows": lambda one: one.point.n_rows,  # lines of the file that the point represents
 }
 AFTER_KEY: dict[str, Callable[[Compared], object]] = {
     "measured": lambda one: _number(one.point.measured),

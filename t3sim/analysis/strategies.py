@@ -10,7 +10,7 @@ from t3sim.analysis.table import Row, grouped
 AVAILABILITIES = EXISTS_TODAY, NEEDS_HARDWARE, BOUND = ("exists today", "needs hardware", "bound")
 
 
-class Strategy(str):  # noqa: SLOT000 - it has attributes beside the name
+class Strategy(str):  # noqa: SLOT000 - it has attributes besides the name
     """The name of a strategy, with what it declares about itself (``overlap.interface.OverlapStrategy``)."""
 
     kind: str = "design"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a second of imports, which only what draws needs
     from matplotlib.lines import Line2D
 
 WIDTHS = {1: 3.5, 2: 7.2}  # inches of one and of two columns of a journal
-VALUE_SIZE = 6.0  # points, of a value written beside its mark
+VALUE_SIZE = 6.0  # points, of a value written next to its mark
 SMALL_VALUE_SIZE = 4.5
 
 STRATEGY_COLOURS = (  # by the order they declare; estimates in tints of what they are of
@@ -65,7 +65,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """One drawn figure: what its file name adds to the name of its family, a caption, tables beside it."""
+    """One drawn figure: what its file name adds to the name of its family, a caption, tables next to it."""
 
     figure: Figure
     caption: str

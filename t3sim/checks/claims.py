@@ -18,7 +18,7 @@ class Claim:
     """*left* equals *right* (or is at most *right*): numbers, or arrays of one number for each *part*."""
 
     rule: str
-    part: str  # instance name; `[]` stands for the index into the arrays
+    part: str  # instance name; `[]` represents the index into the arrays
     meaning: str
     left: Number
     right: Number

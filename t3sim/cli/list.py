@@ -40,7 +40,7 @@ def list(kind: str | None) -> None:  # noqa: A001 - the name of the command
 
 
 def _lines(entries: dict[str, str]) -> Iterator[str]:
-    """Yield names and what they stand for, in two columns."""
+    """Yield names and what they represent, in two columns."""
     width = max(map(len, entries), default=0)
     for name, text in entries.items():
         lead = f"{INDENT}{name:{width}}{GAP}"

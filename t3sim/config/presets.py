@@ -135,7 +135,7 @@ def as_mapping(node: Node) -> Node:
 def preset_and_changes(
     kind: str, node: Node, key: str, folder: Path | None = None
 ) -> tuple[tuple[str, Node] | None, Node]:
-    """The preset that the mapping *node* names and its tree, None if it names none, and the values given beside it."""
+    """The preset that the mapping *node* names and its tree, None if it names none, and the values given with it."""
     preset, changes = node.get("preset"), without(node, "preset")
     if preset is None:
         return None, changes
@@ -145,7 +145,7 @@ def preset_and_changes(
 
 
 def expand_part(kind: str, node: Node, key: str, folder: Path | None = None) -> Node:
-    """The full tree of one part: its preset, with the values given beside ``preset:`` on top."""
+    """The full tree of one part: its preset, with the values given next to ``preset:`` on top."""
     node = as_mapping(node)
     named, changes = preset_and_changes(kind, node, key, folder) if node.is_mapping else (None, node)
     if named is None:

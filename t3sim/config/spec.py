@@ -50,7 +50,7 @@ class AtMost:
 
 @dataclass(frozen=True)
 class Unit:
-    """What a number stands for that files give without a unit; without this it counts what its key names."""
+    """What a number represents that files give without a unit; without this it counts what its key names."""
 
     name: str
 

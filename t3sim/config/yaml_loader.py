@@ -118,7 +118,7 @@ def load_yaml(path: str | os.PathLike[str], shown_as: str | None = None) -> Node
 
 
 def load_yaml_text(text: str | bytes, name: str) -> Node:
-    """Read YAML text; *name* stands for the file in messages."""
+    """Read YAML text; *name* represents the file in messages."""
     return _Reader(_checked_text(text, name), name).read()
 
 

@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 def destinations(gemm: Gemm, *, is_translated: bool) -> tuple[Ints, Ints]:
     """Return the distance to which each workgroup's tile is stored or sent, and the workgroup there; -1: an address.
 
-    If the link translates, a workgroup stands for itself.
+    If the link translates, a workgroup represents itself.
     """
     distance, to = np.array(gemm.stores.distance), np.array(gemm.stores.to)
     for one in gemm.forwards:

@@ -113,7 +113,7 @@ class Timeline:
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs that have tracks, in order; the empty name stands for tracks of none."""
+        """The GPUs that have tracks, in order; the empty name represents tracks of none."""
         tracks = [span.track for span in self.spans] + [counter.track for counter in self.counters]
         return list(dict.fromkeys(map(gpu_of, tracks)))
 

@@ -29,7 +29,7 @@ class Chunks:
         self.output = memory.buffer("output", self.size)
 
     def gemm(self, name: str, position: int, to: int, **more: Any) -> tuple[Operation, ...]:
-        """Return the GEMM of chunk *position*, dense from granule *to* on, past the L2: copies read the memory."""
+        """Return the GEMM of chunk *position*, dense from granule *to* on, bypassing the L2: copies read the memory."""
         stores = self._stores(to)
         stores.kind[:] = STORE
         kernel = Gemm(

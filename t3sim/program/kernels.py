@@ -68,7 +68,7 @@ def summed(memory: Memory, kernel: Gemm, granule: int) -> tuple[Gemm] | tuple[Ge
     """Return the kernels that do what *kernel* says: itself, or, if it splits k, that and one that adds up its sums.
 
     Partial sums, FP32, lie panel after panel in a new buffer, in rows twice as long as those of the output; its rows
-    follow each other without gaps, from its first tile on.  They are stored past the L2, since kernels that move read
+    follow each other without gaps, from its first tile on.  They bypass the L2, since kernels that move read
     the memory.  The kernel after it ends, and posts, for both.
     """
     trace, n = kernel.trace, kernel.trace.tiling.split_k

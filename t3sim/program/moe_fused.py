@@ -1,6 +1,6 @@
 """A layer of experts in one kernel: dispatch, both grouped GEMMs with the activation, combine.
 
-Warps beside those of the GEMMs store each token at its experts, and tiles of an expert start when its rows have come.
+Warps on compute units of the GEMMs store each token at its experts; tiles of an expert start when its rows have come.
 The epilogue of the first GEMM activates its tile, and stores it as rows of the second one, whose tiles wait for the
 tiles of the first that have their rows.  Its epilogue stores each row at the GPU of the token, where the rows of tokens
 are added up at the end.  Source: DeepGEMM's MegaMoE (``fp8_mega_moe``), which pulls tokens where this pushes them, and

@@ -286,7 +286,7 @@ class MoeLayer:
     def _gemm(
         self, name: str, shape: Any, a: Buffer, content: Rows, made: Rows, pitch: int, **more: Any
     ) -> list[Operation]:
-        """Return a grouped GEMM with rows of output *pitch* granules apart, past the L2: move kernels read it."""
+        """Return a grouped GEMM with rows of output *pitch* granules apart, bypassing the L2: move kernels read it."""
         n_slices = self.op.lines_of(shape.element, shape.k)
         b = self.memory.buffer(
             f"{self.label}B of {name}", self.op.routing.experts_per_gpu * shape.n * n_slices * self.line

@@ -226,7 +226,7 @@ class NormalLayer(MoeLayer):
         first_unit: int,
         **more: Any,
     ) -> list[Operation]:
-        """Return the two halves of a kernel: senders in a stream beside that of the layer, which has the receivers.
+        """Return the two halves of a kernel: senders in a stream of their own, receivers in that of the layer.
 
         *pieces*: bytes of a row that a warp of each loads at a time.
         """

@@ -16,7 +16,7 @@ of an operation follows all its stores, wherever they go; the posts of a store, 
 **Traffic.**  Each operation names the traffic class of its own requests; what arrives from other GPUs is of class
 ``Program.inbound_class``.
 
-Lengths are granules, durations picoseconds; arrays are ``int64`` and -1 stands for none.
+Lengths are granules, durations picoseconds; arrays are ``int64`` and -1 represents none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NIC = 64  # engine: the network interface; copy engines come before it
 DMA, ADDING_ENGINE = -1, -2
 
 # How a result is stored.
-CACHED, STORE, UPDATE = range(3)  # through the own L2; past it; added to what is there, near the memory
+CACHED, STORE, UPDATE = range(3)  # through the L2; bypassing it; as near-memory reduction
 
 # Where the signal is that a step of ``Moves`` waits for.
 HERE, AT_OPERANDS = range(2)  # on its own GPU; on each GPU that an operand lies on
@@ -157,7 +157,7 @@ class Stores:
 
     A tile is stored row by row: its first row at granule ``first``, the next one ``pitch`` granules on.  A tile that
     is updated where it is counted (``updates``) names, as ``to``, the workgroup of the receiving GPU whose tile it is,
-    which lies at that workgroup's ``first``.  Where chunks have different shapes (decision 10) the granules stand for
+    which lies at that workgroup's ``first``.  Where chunks have different shapes (decision 10) the granules represent
     those of ``n_to`` workgroups from ``to`` on, in proportion.
     """
 
@@ -172,7 +172,7 @@ class Stores:
 
     @classmethod
     def local(cls, first: Ints, pitch: int) -> Stores:
-        """Return stores through the L2 to own memory."""
+        """Return stores through the L2 to local memory."""
         n = len(first)
         values = {"kind": CACHED, "distance": 0, "pitch": pitch, "to": NONE, "n_to": 0, "signal": NONE, "updates": 0}
         return cls(first=np.array(first), **{name: np.full(n, value) for name, value in values.items()})
@@ -291,7 +291,7 @@ class Moves(OnComputeUnits):
     step_overhead: int = 0  # of a workgroup, from its last store of a step to the next step
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
     engine: int | None = None  # copy engine, NIC, DMA, ADDING_ENGINE; None: on compute units
-    shares_units: bool = False  # its workgroups run as warps beside those of GEMMs; else each has a unit for itself
+    shares_units: bool = False  # its workgroups run as warps on compute units of GEMMs; else each has a unit to itself
     lds: int = 0  # bytes of the LDS that a workgroup takes
     bandwidth: int | None = None  # bytes of results a second that its code makes; None: as its units, or engine, can
     is_of_gemm: bool = False  # the GEMM library's own, in one call with the GEMM before it: the sum of its panels
@@ -466,7 +466,7 @@ def wide_granules(step: Any, operand: int, line: int) -> Ints:
 
 
 def paired(here: range, there: range) -> tuple[Ints, Ints]:
-    """Return which workgroups of *there* those of *here* stand for: the first, and how many (decision 10)."""
+    """Return which workgroups of *there* those of *here* represent: the first, and how many (decision 10)."""
     driver = np.arange(len(there)) * len(here) // max(len(there), 1)
     edges = np.searchsorted(driver, np.arange(len(here) + 1))
     return there.start + edges[:-1].clip(max=len(there) - 1), np.diff(edges)

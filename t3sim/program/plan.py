@@ -162,7 +162,7 @@ class Longest:
 
 @dataclass(frozen=True)
 class Bound:
-    """A time in ticks of the machine that stands for *of*, which is simulated for what follows and its columns."""
+    """A time in ticks of the machine that represents *of*, which is simulated for what follows and its columns."""
 
     ticks: int
     of: Tree

@@ -48,7 +48,7 @@ class RowChunks:
         self.number = self.position * self.n + self.chunk
 
     def stored(self, kernel: Gemm, first: Ints, signal: Ints) -> Gemm:
-        """Return *kernel* with tiles that are stored past the L2 from the granules *first* on, posting *signal*."""
+        """Return *kernel* with tiles that bypass the L2, stored from the granules *first* on, posting *signal*."""
         stores = kernel.stores.copy()
         stores.kind[:], stores.pitch[:], stores.first[:], stores.signal[:] = STORE, self.pitch, first, signal
         return replace(kernel, stores=stores)

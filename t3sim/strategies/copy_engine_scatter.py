@@ -25,8 +25,8 @@ def scatter_program(
 ) -> Program:  # fmt: skip
     """Return a GEMM that counts its tiles, *chunks* copies to each other rank, and a kernel that adds up what arrives.
 
-    The GEMM stores past the L2, so that what is counted is in memory; its local rows go where they are reduced, or are
-    copied there after the others.  The copies of a rank run on one of *engines* in the order in which they are made.
+    Stores of the GEMM bypass the L2, so that what is counted is in memory; its local rows go where they are reduced, or
+    are copied there after the others.  The copies of a rank run on one of *engines* in the order of their making.
     With several nodes copies go to the GPUs of the own one, where the rows for each rank of another node are added up
     on *communication_units*, and sent there.
     """

@@ -104,13 +104,13 @@ def moe_two_batch(op: MoeOperator, params: Params) -> Plan:
 ENGINE, KERNEL = range(2)
 DISPATCH = Parameter(
     "engine", words={"engine": ENGINE, "kernel": KERNEL}, has_numbers=False,
-    meaning="Who sends tokens to their experts: `engine`, T3's DMA engine; `kernel`, warps beside those of the GEMMs,"
+    meaning="Sender of tokens to their experts: `engine`, T3's DMA engine; `kernel`, warps on the units of the GEMMs,"
             " as in `moe-fused`.",
 )  # fmt: skip
 DIRECT, TRIGGERED = range(2)
 COMBINE = Parameter(
     "direct", words={"direct": DIRECT, "triggered": TRIGGERED}, has_numbers=False,
-    meaning="Who sends rows back: `direct`, the epilogue of the second GEMM stores them where they are added up;"
+    meaning="Sender of rows back: `direct`, the epilogue of the second GEMM stores them where they are added up;"
             " `triggered`, commands of T3's DMA engine, which complete tiles start.",
 )  # fmt: skip
 COMMANDS = Parameter(

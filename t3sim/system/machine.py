@@ -63,7 +63,7 @@ class Machine:
             core.give_room([int(other.gpu.ingress_port.buffer_granules) for other in others])
 
     def receiver(self, d: int, distance: int) -> int:
-        """Return the number of the core that stands for the GPU at *distance* of GPU *d*."""
+        """Return the number of the core that represents the GPU at *distance* of GPU *d*."""
         return int(self.ranks.at(d, distance)) % len(self.cores)
 
     def _distribute(self, d: int, messages: NDArray[Any]) -> None:
@@ -190,7 +190,7 @@ class MirroredMachine(Machine):
         n_gpus: int = 2,
         traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
-        """*ticks* is the time to run in (default: the coarsest for *spec*); the GPU stands for *n_gpus*."""
+        """*ticks* is the time to run in (default: the coarsest for *spec*); the GPU represents *n_gpus*."""
         self.core = GpuCore(spec, policy, params, ticks=ticks, traffic=traffic, is_alone=True)
         super().__init__([self.core], quantum_of(self.core, quantum_ps)[0], n_gpus)
         self.device = self.devices[0]

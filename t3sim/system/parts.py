@@ -108,7 +108,7 @@ class Parts:
     ) -> tuple[int, int]:
         """Return what *tree* adds to the time after *after*, to which its phases are added: in the plan, as simulated.
 
-        In the plan it begins *later* than as simulated: bounds before it stand for what takes another time.
+        In the plan it begins *later* than as simulated: bounds before it represent what takes another time.
         """
         if isinstance(tree, Part):
             link, programs = self.run.machine.link, tree.programs[: None if tree.difference else 1]

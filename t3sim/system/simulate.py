@@ -209,9 +209,9 @@ OF_ONE_SUBLAYER = ("workgroup_spread", "first_stage_occupancy")  # counters that
 
 
 def summed(phases: Sequence[Phase | None]) -> Phase | None:
-    """Return one phase that stands for the same phase of each sublayer: times and counters added up.
+    """Return one phase that represents the same phase of each sublayer: times and counters added up.
 
-    A single phase stands for itself.  An MCA threshold is kept if it was the same everywhere.
+    A single phase represents itself.  An MCA threshold is kept if it was the same everywhere.
     """
     found = [phase for phase in phases if phase is not None]
     if len(found) < 2:

@@ -47,7 +47,7 @@ class HfModel:
 
 
 def read_hf_config(path: Path, shown: str) -> HfModel:
-    """Return what the file at *path* says of its layers; *shown* stands for it in messages.
+    """Return what the file at *path* says of its layers; *shown* represents it in messages.
 
     Raises ``ConfigError`` with every problem of the file, each with its key.
     """

@@ -56,7 +56,7 @@ def named_model(
 ) -> NamedModel:
     """Return the model called *name*: a preset, in any case, or a file relative to the one that names it (or *folder*).
 
-    A folder stands for its ``config.json``.
+    A folder represents its ``config.json``.
 
     Raises ``ConfigError`` at the place that names it, or at the place in its file that is wrong.
     """

@@ -136,7 +136,7 @@ def sublayer_spelled(name: str) -> str:
 
 
 def sublayer_called(name: str) -> str | None:
-    """Return the sublayer that *name* stands for elsewhere, such as ``down_proj``; None if there is none."""
+    """Return the sublayer that *name* represents elsewhere, such as ``down_proj``; None if there is none."""
     return ALSO_CALLED.get(name.lower())
 
 

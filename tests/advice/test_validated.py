@@ -19,7 +19,7 @@ OUTSIDE = "points are outside the validated range"
     ("overrides", "said"),
     [
         ([], []),
-        (["machine=t3-150", "workload.tp=8"], []),  # stands for no product: there is nothing to compare it with
+        (["machine=t3-150", "workload.tp=8"], []),  # represents no product: there is nothing to compare it with
         (
             ["sweep.grid.workload.tp=[4, 8, 16]", "machine={preset: h200, link: {max_gpus: 16}}"],
             [f"h200+link.max_gpus=16: 3 of 3 {OUTSIDE}: {CHANGED}, TP 8 {MEASURED}, TP 16 {MEASURED}"],

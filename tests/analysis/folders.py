@@ -50,7 +50,7 @@ def point_of(record: RunRecord, machine: Mapping[str, Any] = MACHINE) -> dict[st
 
 
 def row_of(record: RunRecord) -> dict[str, Any]:
-    """Return the row that stands for *record* in the table."""
+    """Return the row that represents *record* in the table."""
     return {**{name: getattr(record, name) for name in COLUMNS}, "strategy": declared(record.strategy)}
 
 

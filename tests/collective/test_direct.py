@@ -58,7 +58,7 @@ def test_the_output_is_the_sum_of_all_inputs(name: str, n: int, size: int, h200:
 
 
 def test_values_and_times_in_both_modes(tmp_path: Path) -> None:
-    """Every algorithm sums real values rightly, with the same time if one GPU stands for all."""
+    """Every algorithm sums real values rightly, with the same time if one GPU represents all."""
     folder = simulated(EXPERIMENT.replace("ALGORITHMS", ", ".join(HERE)), tmp_path, "--check", "--data")
     rows = read_results(folder / "results.csv")
     assert len(rows) == 2 * len(HERE)

@@ -168,7 +168,7 @@ def test_blackwells_take_the_switch_where_nccl_does() -> None:
 
 @pytest.mark.parametrize("op", ["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "send-receive"])
 def test_72_gpus_of_one_switch_domain(op: str, tmp_path: Path) -> None:
-    """One GPU stands for an NVL72: no collective is faster than the bytes that it sends over its links."""
+    """One GPU represents an NVL72: no collective is faster than the bytes that it sends over its links."""
     size, rate = 9 << 20, machine_of("gb200", ()).link.bandwidth
     text = f"name: nvl72\nmachine: gb200\nworkload: {{collective: {{op: {op}, size: {size} B, gpus: 72}}}}\n"
     (row,) = read_results(simulated(text + "strategy: sequential\n", tmp_path) / "results.csv")

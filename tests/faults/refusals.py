@@ -45,7 +45,7 @@ def check_refused(folder: Path, arguments: Sequence[str], code: int, lines: Sequ
     """Fail unless the command ends with *code* and the problems of *lines*, having printed and written nothing else.
 
     Of each line, the place, the key and one word of the message are compared (see ``pinned``).
-    In a line ``{folder}`` stands for *folder*, the current one, ``{shipped}`` for that of the shipped traces, and
+    In a line ``{folder}`` represents *folder*, the current one, ``{shipped}`` for that of the shipped traces, and
     what a library decides is ``{n}``, a number of bytes, ``{digest}``, or ``{cause}``, its own words.
     """
     before = entries(folder)

@@ -49,7 +49,7 @@ LETTERS = "abcdefghi"
 
 
 def aliases_of_aliases(levels: int = 8) -> str:
-    """A few hundred bytes that stand for 9 to the power of *levels* values."""
+    """A few hundred bytes that represent 9 to the power of *levels* values."""
     lines = [f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in pairwise(LETTERS[: levels + 1])]
     return "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(lines)
 

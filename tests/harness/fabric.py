@@ -49,7 +49,7 @@ def cluster(kernels: Sequence[Moves], changes: str = SWITCH, **of_machine: Any) 
 
 
 def one_for_all(kernel: Moves, n_gpus: int, changes: str = SWITCH) -> MirroredMachine:
-    """Return one GPU that runs *kernel* and stands for *n_gpus*."""
+    """Return one GPU that runs *kernel* and represents *n_gpus*."""
     return mirrored(machine(changes), program_of(kernel, n_gpus))
 
 

@@ -85,7 +85,7 @@ def mirrored(
     params: Mapping[str, Any] | None = None,
     quantum_ps: int | None = None,
 ) -> MirroredMachine:
-    """Return a GPU that runs *program* and stands for all of its ranks, loaded."""
+    """Return a GPU that runs *program* and represents all of its ranks, loaded."""
     wired = MirroredMachine(spec, policy_of(policy), dict(params or {}), quantum_ps, n_gpus=program.n)
     wired.load(program)
     return wired

@@ -175,7 +175,7 @@ def test_operations_of_a_stream_run_in_order() -> None:
 
 
 def test_a_gemm_ends_when_its_dirty_lines_are_written_back() -> None:
-    """What waits for it reads its output past the L2; two GEMMs that end at different times each wait for their own."""
+    """Reads of its output bypass the L2; two GEMMs that end at different times each wait for their own lines."""
     program = Bench("gpu: {l2: {at_kernel_end: write-back}}")
     program.gemm(Launch(0), 4, k=64)
     program.gemm(Launch(0), 8, k=256)
@@ -418,7 +418,7 @@ def test_the_time_of_every_unit_adds_up_with_gaps_between_operations() -> None:
 
 @pytest.mark.parametrize(("kind", "is_signalled"), [(CACHED, True), (CACHED, False), (STORE, True)])
 def test_a_signal_of_tiles_that_stay_in_the_l2_is_refused(kind: int, is_signalled: bool) -> None:
-    """Nothing would post it: a store posts as it enters a DRAM queue; canaries: no signal, or past the L2."""
+    """Nothing would post it: a store posts as it enters a DRAM queue; canaries: no signal, or bypassing the L2."""
     program = Bench(n_signals=1)
     program.gemm(Launch(0), 3)
     (gemm,) = program.operations

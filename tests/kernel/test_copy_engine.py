@@ -33,7 +33,7 @@ def copy(to: int = 0, **more: Any) -> Moves:
 
 
 def ends(spec: MachineSpec, *operations: Operation, n: int = 2, n_signals: int = 1) -> list[int]:
-    """Run *operations* on a GPU that stands for *n*; return when each ended, in picoseconds."""
+    """Run *operations* on a GPU that represents *n*; return when each ended, in picoseconds."""
     one = Program(0, n, operations, granule=64, line=2, signals=(Signals("done", 0, n_signals),))
     wired = mirrored(spec, one)
     wired.run()

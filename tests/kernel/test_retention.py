@@ -75,7 +75,7 @@ def test_a_load_that_finds_its_line_takes_a_hit_and_no_more() -> None:
 
 @pytest.mark.parametrize(("send", "found"), [(STORE, N), (UPDATE, 0)])
 def test_what_another_gpu_has_stored_is_found_but_no_sum_of_the_memory(send: int, found: int) -> None:
-    """A sum is made near the memory, past the L2: who wants it has to read it there, even if it was stored before."""
+    """A sum is made near memory, bypassing the L2, so it is read from memory, even if it was stored before."""
     zeros = {"n_operands": 0, "kept_at": N}
     sent = {"kept_at": -1, "send": send, "distance": 1, "destination": N, "post_signal": 0}
     taken = {"operand": N, "kept_at": 2 * N, "wait_signal": 0, "wait_at_least": N}

@@ -147,7 +147,7 @@ def test_each_defect_of_sharing_changes_it() -> None:
 
 
 def test_a_copy_that_ends_leaves_the_stores_of_a_gemm_outstanding() -> None:
-    """Are all stores past the L2 acknowledged once, whenever a kernel that shares the compute unit ends?"""
+    """Are all stores bypassing the L2 acknowledged once, whenever a kernel that shares the compute unit ends?"""
     bench = Bench(ONE_RESIDENT)
     bench.gemm(Launch(0), 24, tiling=PERSISTENT)
     gemm = bench.operations[0]

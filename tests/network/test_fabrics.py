@@ -41,7 +41,7 @@ def time_us(op: str, fabric: tuple[str, ...], gpus: int, *more: str, size: str =
 @pytest.mark.parametrize("op", BALANCED)
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_one_gpu_represents_all_of_a_symmetric_fabric(fabric: str, op: str) -> None:
-    """Are times, counters and DRAM commands of every simulated GPU those of the one that stands for all?"""
+    """Are times, counters and DRAM commands of every simulated GPU those of the one that represents all?"""
     keys, gpus = FABRICS[fabric]
     run = of(op, keys, gpus)
     assert fabrics.get(run.machine.link.topology).is_symmetric

@@ -1,4 +1,4 @@
-"""A switch that nobody has to share changes nothing, and one GPU may stand for all behind it."""
+"""A switch that nobody has to share changes nothing, and one GPU may represent all behind it."""
 
 from __future__ import annotations
 

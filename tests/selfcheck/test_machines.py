@@ -49,7 +49,7 @@ def test_a_case_that_showed_a_fault_shows_none(number: int) -> None:
 
 
 def test_ranks_of_other_programs_are_run_apart_only() -> None:
-    """Each GPU begins with row 0, so none stands for the others; not a refusal in one of two modes."""
+    """Each GPU begins with row 0, so none represents the others; not a refusal in one of two modes."""
     run = case(NAIVE)
     assert run.strategy_params["order"] == "naive"
     assert modes_of(run) == ("explicit",)

@@ -9,7 +9,7 @@ from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from .conftest import base_run, parts_of
 
 FORMULA_EFFICIENCY = 0.84  # of the matrix rate, and
-FORMULA_K0 = 160  # elements of k that stand for the prologue and the write burst of a stage: meets T3's isolated ratios
+FORMULA_K0 = 160  # elements of k that represent the prologue and the write burst of a stage: meets T3's isolated ratios
 
 
 def stage_formula_us(m: int, n: int, k: int) -> float:

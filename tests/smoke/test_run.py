@@ -108,7 +108,7 @@ def test_timeline_opens_and_holds_every_sublayer(base: Path) -> None:
     assert sorted(name.rsplit(": ", 1)[1] for name in processes.values()) == [
         "ideal-overlap",
         "ideal-rs-nmc",
-        "reduce-scatter, near memory",  # what a bound stands for; those of the other bound are in `sequential`
+        "reduce-scatter, near memory",  # what a bound represents; those of the other bound are in `sequential`
         "sequential",
         "t3, round_robin",
         "t3-mca, mca",

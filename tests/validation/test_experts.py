@@ -1,4 +1,4 @@
-"""Rows about routed experts: which layer and strategy they stand for, what cannot be, and what is simulated."""
+"""Rows about routed experts: which layer and strategy they represent, what cannot be, and what is simulated."""
 
 from __future__ import annotations
 

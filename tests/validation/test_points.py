@@ -53,7 +53,7 @@ TIMELINES = ("tile_timelines", "scatter_timelines")  # one line of the table for
 
 
 def rows_missing_in(folder: Path, found: list[dict[str, str]]) -> list[str]:
-    """Rows of *folder* that no line of a table stands for."""
+    """Rows of *folder* that no line of a table represents."""
     named = {(row["file"], int(row["line"])) for row in found}
     missing, measured = [], read_measurements(folder)
     for row in measured.rows:

@@ -38,7 +38,7 @@ def test_defaults_of_a_family(family: str, classes: Any) -> None:
     except KeyError:
         pytest.skip(f"this version of transformers has no class of {family}")
     fields = {one.name: one.default for one in dataclasses.fields(made)}
-    # What an alias hides is compared with the attribute that it stands for.
+    # What an alias hides is compared with the attribute that it represents.
     standing_for = {key: fields[key] if key in fields else getattr(made(), key, None) for key in DEFAULTS[family]
                     if "." not in key}  # fmt: skip
     assert {key: value for key, value in DEFAULTS[family].items() if "." not in key} == standing_for

@@ -34,7 +34,7 @@ class Recorded:
 
     gemm: GemmShape
     tile: tuple[int, int]
-    split_k: int  # in ``cublas_kernels.csv`` 2 stands for any number of panels
+    split_k: int  # in ``cublas_kernels.csv`` 2 represents any number of panels
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Rows about routed experts: the layer that they are of, and the strategy that stands for the kernel of a library."""
+"""Rows about routed experts: the layer that they are of, and the strategy that represents the kernel of a library."""
 
 from __future__ import annotations
 

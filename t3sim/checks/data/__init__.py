@@ -7,7 +7,7 @@ follows from its address and the program alone (``dataflow``); no strategy is kn
 
 Timing does not depend on any of this: the replay only reads the command log and the messages.
 
-Values are whole numbers, so sums are exact in every order; beside them are carried what the element type keeps of them,
+Values are whole numbers, so sums are exact in every order; in addition each carries its value in the element type,
 rounded at each store and on each link.  Each granule also carries who contributed how often and what element it is
 (``elements``).  With all GPUs simulated, what arrives is what another sent.  In mirrored mode one
 GPU represents all: what arrives is what it sends itself, with the values that the GPU there has in its place.

@@ -42,8 +42,8 @@ class Made:
 
     If it splits k these are partial sums: *parts* of a granule of the output, which all have its name.
 
-    Workgroup w of rank r stands for that workgroup of rank 0 which makes the same chunk of the output: r chunks on.
-    Where chunks have different shapes (decision 10) it stands for itself.  A GEMM of a single chunk makes one of n such
+    Workgroup w of rank r represents that workgroup of rank 0 which makes the same chunk of the output: r chunks on.
+    Where chunks have different shapes (decision 10) it represents itself.  A GEMM of a single chunk makes one of n such
     chunks: on rank r number r + ``first_chunk``.
     """
 

@@ -140,7 +140,7 @@ def patience_of(core: GpuCore) -> int:
     """Return the ticks without any progress after which a run is given up.
 
     The policy's own parameters may allow it to hold a request back.  What they mean is its affair, so all of them are
-    taken for cycles of the memory clock; words like ``none`` that stand for no limit at all bound nothing.
+    taken for cycles of the memory clock; words like ``none`` that represent no limit at all bound nothing.
     """
     params = core.gpu.channels["policy_params"].max(axis=0)
     held_back = sum(int(value) for value in params if 0 < value < codes.NEVER) * int(core.gpu.memory_ticks)

@@ -21,7 +21,7 @@ HAVE_COLUMNS = frozenset(
 def axis_texts(experiment: Experiment) -> list[dict[str, str]]:
     """Return for each point the values of the swept keys that have no column of their own, as the user wrote them.
 
-    All points have the same keys.  A value is empty if the point does not have the key, or if it stands for
+    All points have the same keys.  A value is empty if the point does not have the key, or if it represents
     combinations that differ in it: then it does not depend on it.
     """
     values = [[dict(_leaves(key, value)) for value in listed] for key, listed in experiment.axes.items()]

@@ -86,7 +86,7 @@ class WorkloadReader:
         return WorkloadSpec(**parts, tiling=tiling_of(common, gemm, machine.gpu.n_compute_units), kernels=library)
 
     def _source(self, tree: Node, given: WorkloadFile) -> str:
-        """The key that says what is simulated, if every key has the one it needs beside it: none is ignored."""
+        """The key that says what is simulated, if every key has the one that it needs: none is ignored."""
         every = ("model", "gemm", "trace", "collective", "experts")
         sources = [name for name in every if getattr(given, name) is not None]
         if sources == ["model", "experts"]:  # of the model, with values on top

@@ -37,7 +37,7 @@ def record_of(result: SimulationResult) -> RunRecord:
 
     # A collective of compute units bypasses the L2: what it reads and writes alone is what it does in a split run.
     # The one in a fused run is the reduce-scatter of the output, or the all-gather of A; in a layer of experts it is
-    # whatever moves beside the GEMMs.
+    # all other movements of data.
     is_gathered = workload.operator == "ag-gemm"
     scatter = fused if fused is not None and not is_gathered else stages or reduce_scatter
     gather = fused if fused is not None and is_gathered else all_gather

@@ -416,7 +416,7 @@ class Following:
     def _to_tiles(
         self, state: TileState, workgroups: Ints, value: Value, distance: int, kind: int, actor: Actor
     ) -> None:
-        """Store *value* in the tiles at *distance* that *workgroups* stand for: granules, or if inexact, tiles."""
+        """Store *value* in the tiles at *distance* that *workgroups* represent: granules, or if inexact, tiles."""
         there, name = self.ledger.at(actor.number[0], distance), state.gemm.name
         to, number = next((to, k) for k, to in self.tiles[there].items() if to.gemm.name == name)
         n_to = state.n_to[workgroups]

@@ -139,7 +139,7 @@ def of_gemm(gemm: Operation, program: Program, places: Map) -> Iterator[str]:
         yield f"tile {w} goes through the L2, but its rows do not begin with cache lines, of {program.line} granules"
     state = tile_state(gemm, program)
     lengths = (state.rows - 1) * stores.pitch + state.widths
-    if not state.is_exact:  # tiles that stand for others lie where those do
+    if not state.is_exact:  # tiles that represent others lie where those do
         lengths[stores.to != NONE] = 0
     for w in places.outside(stores.first, lengths)[:1].tolist():
         yield f"tile {w}, from granule {int(stores.first[w])} on, is not inside one buffer"

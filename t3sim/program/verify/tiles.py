@@ -39,8 +39,8 @@ class TileState:
     index: Ints  # of the tile inside the chunk
     group: Ints
     groups: list[Group]
-    is_exact: bool  # each tile stands for one of the same shape; else an element is named by its chunk only
-    to: Ints  # tiles that each stands for at its receiver, forwarded or stored there: the first, and how many
+    is_exact: bool  # each tile represents one of the same shape; else an element is named by its chunk only
+    to: Ints  # tiles that each represents at its receiver, forwarded or stored there: the first, and how many
     n_to: Ints
     seen: Ints  # granules that the tracker has counted
     has_fired: NDArray[np.bool_]
