@@ -63,10 +63,10 @@ KERNELS: dict[str, DirectKernel] = {
     "vllm-multimem": DirectKernel("multimem", 8, 1024, copies=True),
 }
 NCCL, VLLM = "nccl", "vllm"
-RING, NVLS = "nccl-ring", "nccl-nvls"
+RING, NVLS, TREE = "nccl-ring", "nccl-nvls", "nccl-tree"
 LEVELS = ("direct", "hierarchical")  # on one node, and on several
 # What an experiment may name: NCCL, which chooses among its own; a kernel; vLLM, which chooses by size.
-ALGORITHMS = (NCCL, VLLM, *KERNELS, RING, NVLS, *LEVELS)
+ALGORITHMS = (NCCL, VLLM, *KERNELS, RING, NVLS, TREE, *LEVELS)
 # By operation, the others of them that it has besides NCCL's choice; operations that are not listed have none.
 FORCED: dict[str, tuple[str, ...]] = {
     "all-reduce": ALGORITHMS[1:],

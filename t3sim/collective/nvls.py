@@ -26,8 +26,15 @@ def piece_bytes(spec: NvlsSpec, n_channels: int, n_gpus: int, size: int) -> int:
 
 def takes_switch(machine: MachineSpec, op: str, n_gpus: int, size: int) -> bool:
     """Return whether NCCL expects an all-reduce of *size* bytes in the switch to be faster than its rings."""
-    kernel = machine.gpu.collective_kernel
-    if op != "all-reduce" or kernel.nvls is None or kernel.expected is None or machine.link.multicast is None:
+    kernel, in_switch = machine.gpu.collective_kernel, expected_in_switch(machine, n_gpus, size)
+    if op != "all-reduce" or kernel.expected is None or in_switch is None:
         return False
-    in_switch = kernel.nvls.expected.start + Fraction(size * 10**12, kernel.nvls.expected.bandwidth)
-    return n_gpus >= kernel.nvls.least_gpus and in_switch < expected_time(kernel, op, n_gpus, size)[1]
+    return in_switch < expected_time(kernel, op, n_gpus, size)[1]
+
+
+def expected_in_switch(machine: MachineSpec, n_gpus: int, size: int) -> Fraction | None:
+    """Return what NCCL expects of an all-reduce in the switch (ps); None: it does not consider it."""
+    nvls = machine.gpu.collective_kernel.nvls
+    if nvls is None or machine.link.multicast is None or n_gpus < nvls.least_gpus:
+        return None
+    return nvls.expected.start + Fraction(size * 10**12, nvls.expected.bandwidth)

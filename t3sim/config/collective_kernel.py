@@ -19,6 +19,45 @@ class ExpectedTimeSpec(Spec):
     start: Picoseconds = Field(description="Fixed cost of the collective in the library's cost model.")
     step: Picoseconds = Field(description="Fixed cost of each ring step in the library's cost model.")
     bandwidth: BytesPerSecond = Field(description="Bandwidth of each ring step in the library's cost model.")
+    network_step: Picoseconds | None = Field(
+        None,
+        description="Fixed cost of each ring step to another node in the library's cost model, needed to choose among "
+        "rings and trees on several nodes.",
+    )
+    network_bandwidth: BytesPerSecond | None = Field(
+        None,
+        description="Bandwidth of each ring step on several nodes, if network interfaces allow it; needed likewise.",
+    )
+
+
+class ExpectedTreeTimeSpec(Spec):
+    """What the library expects of an all-reduce by trees with one protocol.
+
+    ``start`` + 2 x (GPUs of a node before the last x ``step`` + levels of nodes x ``network_step``) + 2 x array /
+    bandwidth, which is corrected by size (``collective.tree``).
+    """
+
+    start: Picoseconds = Field(description="Fixed cost of the collective in the library's cost model.")
+    step: Picoseconds = Field(description="Fixed cost of each step inside a node in the library's cost model.")
+    network_step: Picoseconds = Field(
+        description="Fixed cost of each step to another node in the library's cost model."
+    )
+    bandwidth: BytesPerSecond = Field(description="Bandwidth of a tree on one node in the library's cost model.")
+    network_bandwidth: BytesPerSecond = Field(
+        description="Bandwidth of a tree on several nodes, if network interfaces allow it."
+    )
+
+
+class TreeSpec(Spec):
+    """All-reduces by trees (NCCL's Tree): a cost model for each protocol, which is that of the rings otherwise."""
+
+    simple: ExpectedTreeTimeSpec = Field(description="The library's cost model of trees with the plain protocol.")
+    low_latency: ExpectedTreeTimeSpec | None = Field(
+        None, description="The same with `low_latency`. If omitted, trees do not use it."
+    )
+    low_latency_128: ExpectedTreeTimeSpec | None = Field(
+        None, description="The same with `low_latency_128`. If omitted, trees do not use it."
+    )
 
 
 class FlaggedProtocolSpec(Spec):
@@ -43,10 +82,18 @@ class FlaggedProtocolSpec(Spec):
 
 
 class ExpectedSwitchTimeSpec(Spec):
-    """What the library expects of a collective in the switch: ``start`` + array / ``bandwidth``."""
+    """What the library expects of a collective in the switch: ``start`` + array / ``bandwidth``.
+
+    On several nodes (NCCL's NVLSTree) each level of nodes adds twice ``network_step``.
+    """
 
     start: Picoseconds = Field(description="Fixed cost of the collective in the library's cost model.")
     bandwidth: BytesPerSecond = Field(description="Bandwidth, of the whole array, in the library's cost model.")
+    network_step: Picoseconds | None = Field(
+        None,
+        description="Fixed cost of each step to another node in the library's cost model. If omitted, it is not "
+        "considered on several nodes.",
+    )
 
 
 class NvlsSpec(Spec):
@@ -145,6 +192,11 @@ class CollectiveKernelSpec(Spec):
         "`part`, each channel that a message is cut into (NCCL 2.29); `peer`, each channel that a peer may have, "
         "whatever the message takes of them (NCCL 2.27 and 2.28).",
     )
+    tree: TreeSpec | None = Field(
+        None,
+        description="When the library takes trees for an all-reduce, like NCCL's Tree. If omitted, only if they are "
+        "named; then with the plain protocol.",
+    )
     nvls: NvlsSpec | None = Field(
         None, description="Collectives in the switch, like NCCL's NVLS. If omitted, they are not available."
     )
@@ -160,6 +212,14 @@ class CollectiveKernelSpec(Spec):
         both: dict[Protocol, FlaggedProtocolSpec | None]
         both = {"low_latency": self.low_latency, "low_latency_128": self.low_latency_128}
         return {name: one for name, one in both.items() if one is not None}
+
+    @property
+    def trees(self) -> dict[Protocol, ExpectedTreeTimeSpec]:
+        """The cost models of trees, of those protocols that there are."""
+        if self.tree is None:
+            return {}
+        flagged = {name: getattr(self.tree, name) for name in self.flagged}
+        return {"simple": self.tree.simple, **{name: one for name, one in flagged.items() if one is not None}}
 
     def of_protocol(self, protocol: Protocol) -> CollectiveKernelSpec | FlaggedProtocolSpec:
         """Return what states ``launch``, ``slice_overhead`` and the slices of *protocol*, one that there is."""

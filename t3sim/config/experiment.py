@@ -360,13 +360,14 @@ class CollectiveSpec(Spec):
         description="Element type of the array: how `--data` rounds its sums; the size of the array is in bytes.",
     )
     algorithm: Literal[
-        "nccl", "nccl-ring", "nccl-nvls", "vllm", "pytorch-one-shot", "pytorch-two-shot", "pytorch-multimem",
-        "vllm-one-stage", "vllm-two-stage", "vllm-multimem", "direct", "hierarchical",
+        "nccl", "nccl-ring", "nccl-nvls", "nccl-tree", "vllm", "pytorch-one-shot", "pytorch-two-shot",
+        "pytorch-multimem", "vllm-one-stage", "vllm-two-stage", "vllm-multimem", "direct", "hierarchical",
     ] = Field(
         "nccl",
         description="Library or kernel of a collective: `nccl` chooses by the fabric among rings, their protocols, the "
-        "switch, direct and hierarchical ones; `nccl-ring`, `nccl-nvls`, `direct` and `hierarchical` force one; of an "
-        "all-reduce, `vllm` chooses among its own kernels, PyTorch's and NCCL; the others are one kernel.",
+        "switch, trees, direct and hierarchical ones; `nccl-ring`, `nccl-nvls`, `direct` and `hierarchical` force one; "
+        "of an all-reduce, `nccl-tree` forces trees, `vllm` chooses among its own kernels, PyTorch's and NCCL; the "
+        "others are one kernel.",
     )  # fmt: skip
 
     @model_serializer(mode="wrap")

@@ -93,4 +93,10 @@ def _sentence(first: Program, other: Program, path: str, expected: Any, found: A
     if head.startswith("operations["):
         operation: Operation = first.operations[int(head[len("operations[") : -1])]
         path = f"operation `{operation.name}`, {rest or 'kind'}"
-    return f"{path} is {described(found)} on rank {other.rank} and {described(expected)} on rank {first.rank}"
+    return f"{path} is {_shown(found)} on rank {other.rank} and {_shown(expected)} on rank {first.rank}"
+
+
+def _shown(value: Any) -> str:
+    """Return a leaf in words; of a table its rows and columns, without the names of its fields."""
+    is_table = isinstance(value, np.ndarray) and value.dtype.names is not None
+    return f"a table of {' x '.join(map(str, value.shape))}" if is_table else described(value)

@@ -5,9 +5,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from t3sim.collective.choice import ring_schedule, way_of
-from t3sim.collective.direct import LEVELS, NVLS, RING, kernel_of
+from t3sim.collective.direct import LEVELS, NVLS, RING, TREE, kernel_of
 from t3sim.collective.nvls import takes_switch
 from t3sim.collective.schedule import CollectiveSchedule, Op, ring_reduce_scatter
+from t3sim.collective.tree import takes_tree
 from t3sim.errors import UsageError
 from t3sim.program.all_to_all import all_to_all_program
 from t3sim.program.contents import Content
@@ -19,6 +20,7 @@ from t3sim.program.one_way import broadcast_program, send_receive_program
 from t3sim.program.operations import Memory, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Part, Plan, in_order
+from t3sim.program.tree import tree_program
 
 ProgramOf = Callable[[Operator, int], Program]  # of a rank
 
@@ -227,7 +229,10 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
         raise UsageError(
             f"strategy.all_reduce: is {algorithm}, and the GPUs are on {where}; take `{LEVELS[n_nodes > 1]}`"
         )
-    is_free = algorithm not in {RING, NVLS} and (n_compute_units is None or n_nodes > 1)
+    is_free = algorithm not in {RING, NVLS, TREE} and (n_compute_units is None or n_nodes > 1)
+    is_chosen = is_free and algorithm not in LEVELS and n_compute_units is None
+    if op.n > 1 and (algorithm == TREE or (is_chosen and takes_tree(op.machine, "all-reduce", op.n, size))):
+        return (Part.of("all_reduce", "all-reduce, trees", lambda rank: tree_program(op, rank), op.n),)
     if algorithm in LEVELS or (is_free and way_of(op.machine, op.n) != "ring"):
         return (levels_part(op, "all-reduce", n_compute_units if n_nodes > 1 else None),)
     if algorithm == NVLS or (is_free and takes_switch(op.machine, "all-reduce", op.n, size)):

@@ -85,20 +85,34 @@ class Part:
         return len(self.programs)
 
     @cached_property
-    def period(self) -> int:
-        """The least number of ranks, a divisor of all, after which programs repeat: that many GPUs represent all."""
+    def classes(self) -> range:
+        """The ranks whose GPUs represent all, as few as possible; rank r by ``classes[r // step % len(classes)]``.
+
+        Programs repeat after a number of ranks (step 1), or those of a node are equal (step: its GPUs).
+        """
         known: dict[int, str] = {}  # digests by operations: ranks that run one program share these
         for one in self.programs:
             if id(one.operations) not in known:
                 known[id(one.operations)] = digest(one)
-        names, each = [known[id(one.operations)] for one in self.programs], self.programs[0].ranks.per_node
-        divisors = (p for p in range(1, self.n + 1) if self.n % p == 0 and (each % p == 0 or p % each == 0))
-        return next(p for p in divisors if names == names[:p] * (self.n // p))
+        names, ranks = [known[id(one.operations)] for one in self.programs], self.programs[0].ranks
+        each, n_nodes = ranks.per_node, ranks.n_nodes
+        found = [range(p) for p in _divisors(self.n) if each % p == 0 or p % each == 0]
+        found += [range(0, nodes * each, each) for nodes in _divisors(n_nodes)]
+        return next(
+            one
+            for one in sorted(found, key=len)
+            if all(name == names[one[rank // one.step % len(one)]] for rank, name in enumerate(names))
+        )
 
     @cached_property
     def difference(self) -> str | None:
         """Say where the ranks' programs differ; None: nowhere, and one GPU may represent all."""
         return difference(self.programs)
+
+    @property
+    def representatives(self) -> list[Program]:
+        """Return the programs of ``classes``."""
+        return [self.programs[rank] for rank in self.classes] if self.difference is not None else [self.programs[0]]
 
     def clocked(self, machine: MachineSpec, ticks_hz: int | None = None) -> MachineSpec:
         """Return *machine* at the clock of this part: the more of its matrix peak the GEMMs use, the lower.
@@ -109,7 +123,7 @@ class Part:
             return machine
         own = {one.number for one in machine.own_gpus}
         if not own:
-            programs = self.programs[: self.period] if self.difference is not None else self.programs[:1]
+            programs = self.representatives
             return machine.at_matrix_share(max(matrix_share(one, machine) for one in programs), None, ticks_hz)
         shares = {d: matrix_share(program, machine.of_gpu(d)) for d, program in enumerate(self.programs)}
         alike = max((share for d, share in shares.items() if d not in own), default=0.0)
@@ -118,9 +132,12 @@ class Part:
     @cached_property
     def key(self) -> str:
         """Return a name that equal parts share, whatever strategy they belong to; their roles may differ."""
-        programs = self.programs[: self.period] if self.difference is not None else self.programs[:1]
-        names = [digest(program) for program in programs]
+        names = [digest(program) for program in self.representatives]
         return sha256(f"{self.n} {self.is_arbitrated} {' '.join(names)}".encode()).hexdigest()
+
+
+def _divisors(n: int) -> list[int]:
+    return [p for p in range(1, n + 1) if n % p == 0]
 
 
 def matrix_share(program: Program, machine: MachineSpec) -> float:

@@ -1,5 +1,6 @@
 """Roles of a collective: kernels that run concurrently, each with a column of steps for each channel, and NIC sends."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,13 +82,27 @@ class Roles:
 
 
 def nic_sends(
-    op: Operator, messages: Sequence[Step], stream: int, until: Sequence[Wait] = (), **more: Any
+    op: Operator,
+    messages: Sequence[Step],
+    stream: int,
+    until: Sequence[Wait] = (),
+    *,
+    apart: Sequence[Sequence[Step]] = (),
+    **more: Any,
 ) -> list[Moves]:
-    """Return *messages* (steps of ``STEP`` that send) dealt to the queue pairs of the network interface, in order."""
-    nic = op.machine.link.nic
-    n = 0 if nic is None else min(nic.queue_pairs, len(messages))
-    if n == 0:
+    """Return *messages* (steps of ``STEP`` that send) dealt to the queue pairs of the network interface, in order.
+
+    Each group *apart* has queue pairs of its own, as far as there are enough, so that none waits for the others.
+    """
+    nic, groups = op.machine.link.nic, [group for group in (messages, *apart) if group]
+    if nic is None or not groups:
         return []
-    columns = [messages[i] if i < len(messages) else {} for i in range(-(-len(messages) // n) * n)]
-    sends = table(STEP, columns).reshape(-1, n)
+    groups = [[*itertools.chain(*groups[i :: nic.queue_pairs])] for i in range(min(nic.queue_pairs, len(groups)))]
+    columns: list[Sequence[Step]] = []
+    for i, group in enumerate(groups):
+        n = min(len(range(i, nic.queue_pairs, len(groups))), len(group))
+        columns += [group[k::n] for k in range(n)]
+    longest = max(map(len, columns))
+    sends = table(STEP, [column[i] if i < len(column) else {} for i in range(longest) for column in columns])
+    sends = sends.reshape(-1, len(columns))
     return [Moves(name="messages", steps=sends, engine=NIC, stream=stream, launch=0, until=tuple(until), **more)]

@@ -40,9 +40,9 @@ class Machine:
     A message goes to the GPU at its distance; what arrives has the distance of the GPU that it comes from.
     """
 
-    def __init__(self, cores: Sequence[GpuCore], quantum: int, n_gpus: int) -> None:
-        """*n_gpus* is how many GPUs there are; one core may represent all."""
-        self.n_gpus = n_gpus
+    def __init__(self, cores: Sequence[GpuCore], quantum: int, n_gpus: int, step: int = 1) -> None:
+        """*n_gpus* is how many GPUs there are; core d is rank d x *step* and represents others (``Part.classes``)."""
+        self.n_gpus, self.step = n_gpus, step
         link = cores[0].machine.link
         self.fabric, self.ranks = fabric_of(link, n_gpus), ranks_of(link, n_gpus)
         self.env = WatchedEnvironment(initial_time=0)
@@ -55,7 +55,7 @@ class Machine:
     def connect(self, d: int, transform: Transform | None = None) -> None:
         """Let GPU *d* send to others; *transform* turns what is sent into what is received."""
         core = self.cores[d]
-        core.wire_to(self.ranks, self.fabric.ports(core.machine.link, self.n_gpus, d))
+        core.wire_to(self.ranks, self.fabric.ports(core.machine.link, self.n_gpus, d * self.step))
         self.links[d] = Link(f"link[{d}]", core.wire, partial(self._distribute, d), transform)
         self.devices[d].egress = self.links[d].send
         if self.fabric.has_credits and not core.gpu.ingress_port.is_there:
@@ -64,7 +64,7 @@ class Machine:
 
     def receiver(self, d: int, distance: int) -> int:
         """Return the number of the core that represents the GPU at *distance* of GPU *d*."""
-        return int(self.ranks.at(d, distance)) % len(self.cores)
+        return int(self.ranks.at(d * self.step, distance)) // self.step % len(self.cores)
 
     def _distribute(self, d: int, messages: NDArray[Any]) -> None:
         """Hand what GPU *d* has sent over to the GPUs that it is for: *messages* have the distance back to *d*."""
@@ -139,7 +139,7 @@ class Machine:
         """
         for d, core in enumerate(self.cores) if self.links else ():
             if core.program is not None:
-                check_reach(core.machine.link, core.program, d)
+                check_reach(core.machine.link, core.program, d * self.step)
         process = self.env.process(steps)
         try:
             with watched_policy(self.cores):
@@ -173,7 +173,10 @@ class Machine:
     def senders_to(self, d: int) -> list[int]:
         """Return the numbers of the cores from which GPU *d* can hear."""
         every = range(len(self.cores)) if self.links else ()
-        ports = {sender: self.fabric.reached(self.cores[sender].machine.link, self.n_gpus, sender) for sender in every}
+        ports = {
+            sender: self.fabric.reached(self.cores[sender].machine.link, self.n_gpus, sender * self.step)
+            for sender in every
+        }
         return [sender for sender, reached in ports.items() if any(self.receiver(sender, one) == d for one in reached)]
 
 

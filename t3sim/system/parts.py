@@ -158,7 +158,7 @@ class MirroredParts(Parts):
         *made_from*: phases whose times, with the name of *part*, decide what it is.  In a plan, before these are
         finished, the part has no meaning; it is distinguished by what determines them.
         """
-        if part.difference is not None and part.period < part.n:
+        if part.difference is not None and len(part.classes) < part.n:
             return self._phase_of_classes(part, after)
         if part.difference is not None:
             raise UsageError(
@@ -192,20 +192,21 @@ class MirroredParts(Parts):
         return replace(phase, ticks=ticks, at=start, end=end, sent=start + phase.sent)
 
     def _phase_of_classes(self, part: Part, after: After) -> Phase:
-        """Return *part* with a GPU simulated for each of its classes (``Part.period``); counters are of the last."""
+        """Return *part* with a GPU simulated for each of its classes (``Part.classes``); counters are of the last."""
         policy, params = self.policy_of(part)
-        name, spec = named(part, policy), self.run.machine
+        name, spec, n = named(part, policy), self.run.machine, len(part.classes)
 
         def simulate(report: Report) -> Phase:
             machine = RingMachine(
-                part.clocked(spec), arbitration_policies.get(policy), params, part.period, self.run.quantum,
+                part.clocked(spec), arbitration_policies.get(policy), params, n, self.run.quantum,
                 ticks=TickBase.of(spec), traffic=TrafficClasses(part.programs[0].classes), n_gpus=part.n,
+                step=part.classes.step,
             )  # fmt: skip
-            for d, program in enumerate(part.programs[: part.period]):
+            for d, program in enumerate(part.representatives):
                 machine.load(d, program)
             machine.note_loaded()
             followed = self.audit.follow(machine.devices)
-            ends = machine.run(followed.reports([report] * part.period))
+            ends = machine.run(followed.reports([report] * n))
             followed.finish()
             last = ends.index(max(ends))
             waits = tuple(w for d, core in enumerate(machine.cores) for w in waits_of(core, max(ends), f"gpu[{d}]"))
@@ -216,7 +217,7 @@ class MirroredParts(Parts):
             return Phase(name, max(ends), counters, timeline, waits=waits, sent=sent, spans=spans)
 
         key = ("classes", *key_of(part, policy, params), spec, self.run.quantum)
-        phase = self.store.get(PhaseJob(key, name, simulate, part, spec, part.period))
+        phase = self.store.get(PhaseJob(key, name, simulate, part, spec, n))
         start = max((max(one.end, one.sent) for one in after), default=0)
         end = start + phase.ticks
         ticks = end - max((one.end for one in after), default=0)

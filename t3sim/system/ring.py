@@ -51,8 +51,9 @@ class RingMachine(Machine):
         ticks: TickBase | None = None,
         traffic: TrafficClasses = T3_TRAFFIC,
         n_gpus: int | None = None,
+        step: int = 1,
     ) -> None:
-        """*n_gpus* (default: as many as devices) is how many there are: device d represents those from d on in steps.
+        """*n_gpus* (default: as many as devices) is how many there are: device d is rank d x *step* (``Machine``).
 
         *order* is the order in which devices and links are set up; like *n_threads* it never changes a result.
 
@@ -64,7 +65,7 @@ class RingMachine(Machine):
         require_room([layout_for(spec.of_gpu(d), len(traffic.names)) for d in range(n_devices)])
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks, traffic=traffic) for d in self.order}
         self.window = window_of(list(cores.values()), quantum_ps)
-        super().__init__([cores[d] for d in range(n_devices)], self.window, n_gpus or n_devices)
+        super().__init__([cores[d] for d in range(n_devices)], self.window, n_gpus or n_devices, step)
         self.n_windows = [0] * n_devices  # through which each device has gone
         # The window through which others may go that hear from it; NEVER if it is over: all it sent is on the wire.
         self._open_until = [1] * n_devices

@@ -26,7 +26,7 @@ from tests.smoke.command_line import simulated
 KIB, MIB = 1 << 10, 1 << 20
 EXPERIMENT = """
 name: all-reduce
-machine: {preset: t3-tiny, link: {topology: switch, ingress_buffer: 512 KiB, MULTICAST}}
+machine: {preset: t3-tiny, gpu: {n_compute_units: 8}, link: {topology: switch, ingress_buffer: 512 KiB, MULTICAST}}
 workload: {collective: {op: all-reduce, size: 12 KiB, gpus: 3}}
 strategy: sequential
 sweep: {grid: {workload.collective.algorithm: [ALGORITHMS], mode: [mirrored, explicit]}}

@@ -224,6 +224,12 @@ def of_libraries() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "h200 all-gather explicit", ring(whole, "all-gather", "1 MiB", 2, **EXPLICIT)
     in_switch = {**H200, "gpu": {**H200["gpu"], "collective_kernel": {"channels": 4, "nvls": {"channels": 2}}}}
     yield "h200 NVLS all-reduce", ring(in_switch, "all-reduce", "1 MiB", 5, algorithm="nccl-nvls")
+    yield "t3-tiny trees of three nodes", ring(
+        {"preset": "t3-tiny", "gpu": {"n_compute_units": 8},
+         "link": {"topology": "two-level", "gpus_per_node": 2, "ingress_buffer": "16 KiB",
+         "nic": {"bandwidth": "2 GB/s", "latency": "1 us", "message_rate": 2000000}}},
+        "all-reduce", "24 KiB", 6, algorithm="nccl-tree", **EXPLICIT,
+    )  # fmt: skip
     yield (
         "h200 NVLS reduce-scatter explicit",
         ring(in_switch, "reduce-scatter", "256 KiB", 3, algorithm="nccl-nvls", **EXPLICIT),

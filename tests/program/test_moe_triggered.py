@@ -34,7 +34,7 @@ def test_rows_are_added_up_where_their_tokens_came_from(dispatch: str, combine: 
 @pytest.mark.parametrize(("dispatch", "combine"), WAYS)
 def test_one_gpu_stands_for_all_exactly(dispatch: str, combine: str) -> None:
     part = part_of(operator(top_k=3), dispatch, combine)
-    assert part.period == 1
+    assert len(part.classes) == 1
     assert set(ring_of(part, part.n).run()) == set(simulated(part)[0])
 
 

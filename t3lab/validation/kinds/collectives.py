@@ -12,7 +12,7 @@ from t3sim.collective.direct import ALGORITHMS, FORCED, NCCL
 from t3sim.spelling import spelled_as
 
 # Algorithms that NCCL may have been held to, and what simulates them.
-HELD = {"Ring": "nccl-ring", "NVLS": "nccl-nvls"}
+HELD = {"Ring": "nccl-ring", "NVLS": "nccl-nvls", "Tree": "nccl-tree"}
 LIMITED = "channel_limited_collectives"  # a row of its own in the tables
 
 
@@ -47,7 +47,7 @@ def _not_one_ring(row: Measurement) -> str:
     if name not in OPS:
         return f"{name.replace('_', '-')}: no such collective is simulated"
     if spelled_as(algorithm, HELD) not in HELD:
-        return f"{algorithm}: NCCL was held to this algorithm; {' and '.join(HELD)} are simulated"
+        return f"{algorithm}: NCCL was held to this algorithm; {', '.join(HELD)} are simulated"
     return ""
 
 

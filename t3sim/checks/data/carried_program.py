@@ -117,9 +117,10 @@ class CarriedProgram:
 
     def _represented(self, m: int, distance: int) -> tuple[int, int]:
         """Return which simulated GPU represents the one at *distance* of GPU *m*, and how far it is from that one."""
-        there = int(self.steps.at(m, distance))
-        receiver = there % len(self.cores)
-        return receiver, int(self.steps.at(self.steps.back(there), receiver))
+        there = int(self.steps.at(self.ranks[m], distance))
+        step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 1 else 1  # as in ``Part.classes``
+        receiver = there // step % len(self.cores)
+        return receiver, int(self.steps.at(self.steps.back(there), self.ranks[receiver]))
 
     def _places(self, content: Content | Rows) -> Any:
         """Return where *content* lies."""
