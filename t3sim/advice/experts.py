@@ -244,7 +244,7 @@ def least_us(run: RunSpec) -> float:
         return 0.0
     parts = tree.of if isinstance(tree, InOrder) else (tree,)
     own = [one for one in parts if isinstance(one, Part)]
-    ranks = zip(*(one.programs[: one.period] for one in own), strict=False)
+    ranks = zip(*(one.representatives for one in own), strict=False)
     return 1e6 * max((least_weights_s(programs, run.machine) for programs in ranks), default=0.0)
 
 
