@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.errors import UsageError
 from t3sim.program.operations import STEP, STORE, Gemm, Ints, Moves, table, tile_granules
 from t3sim.program.operator import Operator
 from t3sim.workload.tiling import TileTrace
@@ -16,12 +17,21 @@ class PackedTiles:
     """Tiles of a GEMM or parts of them, chunk by chunk, each in one piece: of every chunk as many, in one order."""
 
     def __init__(self, op: Operator, trace: TileTrace, tiles: Ints | slice = slice(None)) -> None:
-        """All are arrays with an entry for each of *tiles*, workgroups of *trace* in its order."""
+        """All are arrays with an entry for each of *tiles*, workgroups of *trace* in its order.
+
+        ``UsageError`` unless tiles of the same number have the same size in every chunk.
+        """
         workgroups = trace.workgroups[tiles]
         self.width = tile_granules(trace, op.granule)[2][tiles]
         self.size: Ints = workgroups["n_rows"] * self.width  # granules
         self.position: Ints = workgroups["chunk"]
         self.n = len(workgroups) // op.n  # of a chunk
+        if len(workgroups) % op.n or (self.size.reshape(op.n, -1) != self.size[: self.n]).any():
+            shape = f"{op.shape.m} x {op.shape.n} in tiles of {'x'.join(map(str, op.tiles.tiling.workgroup_tile))}"
+            raise UsageError(
+                f"workload: of {shape}, {op.n} GPUs do not own as many tiles of the same sizes, each sent in one"
+                " piece; take another shape or tiling, or on one node `t3`"
+            )
         room = -(-self.size // op.line) * op.line  # each begins with a line
         self.each = int(room[: self.n].sum())  # granules of a chunk
         self.number = np.arange(len(workgroups)) % self.n  # inside its chunk

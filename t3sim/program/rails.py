@@ -12,7 +12,6 @@ Pinned by ``tests/program/test_rails.py``.
 import numpy as np
 
 from t3sim.config.limits import MOST_CONTEXTS
-from t3sim.errors import UsageError
 from t3sim.program.contents import Tiles
 from t3sim.program.operations import NONE, STORE, UPDATE, Gemm, Memory, Moves, Wait
 from t3sim.program.operator import Operator
@@ -34,12 +33,7 @@ class Rails:
 
     def __init__(self, op: Operator, memory: Memory, *, is_ring: bool = False, is_gathered: bool = False) -> None:
         """*is_gathered*: the output has a place for the chunk of every GPU, else for the own one."""
-        ranks, lengths = op.ranks, {len(op.chunk(p)) for p in range(op.n)}
-        if len(lengths) > 1:
-            raise UsageError(
-                f"workload: {op.tiles.n_workgroups} tiles cannot be shared equally by {op.n} GPUs, which on several"
-                " nodes have to own as many tiles each; take another shape or tiling"
-            )
+        ranks = op.ranks
         self._op, self.tiles = op, PackedTiles(op, op.tiles)
         self.nodes, self.gpus = ranks.n_nodes, ranks.per_node
         self.node, self.gpu = self.tiles.position // self.gpus, self.tiles.position % self.gpus

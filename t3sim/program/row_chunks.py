@@ -24,10 +24,10 @@ class RowChunks:
     Arrays have an entry for each tile, or part of one, that belongs to one rank (``Operator.owned``): its ``position``,
     whose rows of the ranks it has, in the frame of the rank; its first granule ``inside`` these, ``pitch`` granules a
     row; its ``chunk`` of these; and the number of this among those of all ranks.
-    Raises ``UsageError`` if there are fewer rows of tiles than chunks.
+    Raises ``UsageError``, which names the parameter *key*, if there are fewer rows of tiles than chunks.
     """
 
-    def __init__(self, op: Operator, n: int) -> None:
+    def __init__(self, op: Operator, n: int, key: str = "chunks") -> None:
         tiles, height = op.owned.workgroups, op.tiles.tiling.workgroup_tile[0]
         self.n_rows = op.owned_rows()
         self.position = tiles["chunk"]
@@ -36,7 +36,7 @@ class RowChunks:
         n_tile_rows = len(begins)
         if n > n_tile_rows:
             has = f"each of {op.n} GPUs has {n_tile_rows} rows of tiles, of {height} rows at most"
-            raise UsageError(f"strategy.chunks: is {n}, but {has}; the nearest that works is {n_tile_rows}")
+            raise UsageError(f"strategy.{key}: is {n}, but {has}; the nearest that works is {n_tile_rows}")
         self.n = n or n_tile_rows
         self._edges = np.append(begins, self.n_rows)[-(-np.arange(self.n + 1) * n_tile_rows // self.n)]
         self.pitch = row_granules(op)

@@ -38,7 +38,7 @@ def flux_push_program(
     *store_bytes* at a time; None: as much as a packet holds.  With several nodes it stores to the GPUs of its own one,
     which add up *chunks* of the rows for each rank of another node, on *units*, and send them there.
     """
-    memory, cut = op.memory(), RowChunks(op, chunks if op.ranks.n_nodes > 1 else 1)
+    memory, cut = op.memory(), RowChunks(op, chunks if op.ranks.n_nodes > 1 else 1, "node_chunks")
     reserved = units if op.ranks.n_nodes > 1 else 0
     kernel_units = (0, op.machine.gpu.n_compute_units - reserved) if reserved else None
     kernel, sums = gemm(op, memory, rank, by_owner=True, units=kernel_units), NodeSums(op, memory, cut)

@@ -219,6 +219,10 @@ class TestStrategies:
     def test_none_is_missing(self) -> None:
         assert self.missing(self.PAGE.read_text(encoding="utf-8")) == [], REFRESH
 
+    def test_the_table_of_those_on_one_node_is_what_they_declare(self) -> None:
+        table = runpy.run_path(str(REPOSITORY / "docs" / "refresh.py"))["nodes_table"]()
+        assert f"<!-- begin nodes -->\n{table}\n<!-- end nodes -->" in self.PAGE.read_text(encoding="utf-8"), REFRESH
+
 
 def test_tour_names_functions_of_the_linked_files() -> None:
     page = REPOSITORY / "docs" / "developers" / "tour.md"

@@ -187,6 +187,7 @@ def test_traffic_in_chunks(operator: str, strategy: str, due: tuple[int, int, in
          "machine.link.topology"),
         ("gemm-a2a", "flux-push", ("", ""), "flux-push"),
         ("gemm-rs", "t3-direct", ("m: 1024, n: 256", "m: 1088, n: 192"), "workload"),
+        ("gemm-a2a", "t3-direct", ("m: 1024", "m: 868"), "workload"),  # as many tiles, of other sizes
         ("ag-gemm", "t3-direct", ("", ""), "t3-direct"),
         ("gemm-rs", "multimem-rs", (MULTICAST, ""), "machine.link.multicast"),
         ("gemm-ar", "multimem-ar", (MULTICAST, ""), "machine.link.multicast"),

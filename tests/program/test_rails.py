@@ -11,6 +11,7 @@ import pytest
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape
 from t3sim.config.link import NicSpec
+from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.compare import difference
 from t3sim.program.exchange import exchange_program
@@ -88,6 +89,14 @@ def test_tiles_of_two_owners_are_sound(name: str) -> None:
     op = on_nodes(4, 2, m=4 * 96)
     assert op.parts is not None
     assert problems_of(programs(name, op)) == []
+
+
+@pytest.mark.parametrize("name", ["t3", "t3-direct, triggered all-gather", "triggered"])
+@pytest.mark.parametrize(("n", "m"), [(2, 217), (4, 320)])
+def test_unlike_tiles_are_refused(name: str, n: int, m: int) -> None:
+    """As many of other sizes; unequally many."""
+    with pytest.raises(UsageError, match=r"^workload: "):
+        programs(name, on_nodes(n, 1, m=m))
 
 
 @pytest.mark.parametrize("name", [*FORMS, *EXCHANGES])
