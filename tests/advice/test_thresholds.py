@@ -67,7 +67,7 @@ def test_what_is_estimated_is_near_what_all_simulated_would_say(
     result = advised(few)
     assert result.exit_code == 0, result.output
     monkeypatch.setattr(thresholds, "LEAST_COARSE", len(ROWS) + 1)
-    every_one = advised(all_of_it)
+    every_one = advised(all_of_it, "--phases", str(few / "out" / "phases"))
     assert every_one.exit_code == 0, every_one.output
     estimated = {int(row["m"]) for row in table(few / "out" / "candidates.csv") if row["status"] == "estimated"}
     assert estimated
