@@ -62,6 +62,11 @@ class MoeLayer:
         self._products = self._activated + self.n_rows * self.activated_row
         self.n_elements = self._products + self.n_rows * self._product_pitch - behind
 
+    @property
+    def places_of_tokens(self) -> tuple[int, int]:
+        """Return where the elements begin of tokens as they are sent, and as they come back."""
+        return self._sent, self._returned
+
     # --- sizes -----------------------------------------------------------------------------------------
 
     @cached_property

@@ -157,6 +157,23 @@ class MoeOperator:
         )  # fmt: skip
         return replace(self, routing=some)
 
+    def of_routed_experts(self) -> MoeOperator:
+        """Return the same layer without the rows of shared experts, which are the last choices of each token."""
+        weights, n = self.routing.weights, self.routing.top_k - self.experts.n_shared
+        routing = replace(
+            self.routing, experts=self.routing.experts[..., :n], weights=None if weights is None else weights[..., :n]
+        )
+        return replace(self, routing=routing)
+
+    def of_shared_experts(self) -> MoeOperator:
+        """Return the shared experts as a layer: one expert on each GPU, as wide as all, for the tokens of the GPU."""
+        shape = self.n, self.n_tokens, 1
+        home = np.broadcast_to(np.arange(self.n, dtype=np.int32)[:, None, None], shape)
+        width = self.experts.n_shared * self.experts.local_intermediate
+        of_one = {"n_experts": self.n, "top_k": 1, "ep": self.n, "tp": 1, "shared_intermediate": None}
+        experts = self.experts.model_copy(update={**of_one, "intermediate": width})
+        return replace(self, experts=experts, routing=Routing(home, self.n))
+
     def turned(self) -> MoeOperator:
         """Return the operator in which every GPU routes its tokens as GPU 0 does, seen from itself: all are alike."""
         return self.repeated(1)

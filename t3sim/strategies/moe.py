@@ -14,6 +14,7 @@ from t3sim.program.moe_low_latency import LowLatencyLayer
 from t3sim.program.moe_nodes import layer_of
 from t3sim.program.moe_normal import CACHED, NEW, NormalLayer
 from t3sim.program.moe_operator import MoeOperator
+from t3sim.program.moe_shared import check_shared, concurrent_program, sum_program
 from t3sim.program.moe_triggered import TriggeredLayer
 from t3sim.program.operations import Operation, Program
 from t3sim.program.plan import Part, Plan, in_order
@@ -29,6 +30,13 @@ LAYOUT = Parameter(
     "new", words={"new": NEW, "cached": CACHED}, has_numbers=False,
     meaning="Layout of a dispatch: `new`, GPUs exchange how many rows each gets; `cached`, as in an earlier dispatch "
             "of the same tokens.",
+)  # fmt: skip
+
+GROUPED, BESIDE_DISPATCH, BESIDE_COMBINE = range(3)
+SHARED = Parameter(
+    "grouped", words={"grouped": GROUPED, "dispatch": BESIDE_DISPATCH, "combine": BESIDE_COMBINE}, has_numbers=False,
+    meaning="Where shared experts are computed: `grouped`, as rows of the grouped GEMMs; `dispatch` or `combine`, by a"
+            " second stream, concurrent with that kernel on the other compute units.",
 )  # fmt: skip
 
 ONE_NODE = "it stores at GPUs that it addresses; take `moe-sequential` or `moe-low-latency`"
@@ -54,15 +62,44 @@ def stage_part(
     return Part.repeated(role, named(op, name), program_of, op.n, len(op.representatives))
 
 
+def with_shared_part(
+    op: MoeOperator, role: str, name: str, stage: Callable[[NormalLayer], list[Operation]], n_units: int
+) -> Part:
+    """Return the part of a stage on *n_units*, and of the shared experts on the other compute units."""
+    routed = op.of_routed_experts()
+
+    def program_of(rank: int) -> Program:
+        layer = layer_of(routed, rank, op.memory())
+        return concurrent_program(layer, stage(layer), op, n_units)
+
+    name = named(op, f"{name}, concurrent with shared experts")
+    return Part.repeated(role, name, program_of, op.n, len(op.representatives))
+
+
+def sum_part(op: MoeOperator) -> Part:
+    """Return the part that adds the rows of shared experts to the tokens that came back."""
+    routed = op.of_routed_experts()
+
+    def program_of(rank: int) -> Program:
+        return sum_program(layer_of(routed, rank, op.memory()), op)
+
+    return Part.repeated("shared_sum", named(op, "sum with shared experts"), program_of, op.n, len(op.representatives))
+
+
 @strategy(
     "moe-sequential",
     kind="baseline",
     operators=("moe",),
-    parameters={"communication_units": COMMUNICATION_UNITS, "layout": LAYOUT},
+    parameters={"communication_units": COMMUNICATION_UNITS, "layout": LAYOUT, "shared_experts": SHARED},
 )
 def moe_sequential(op: MoeOperator, params: Params) -> Plan:
     """DeepEP's normal dispatch and combine on ``communication_units``, on which nothing else runs."""
-    n_units = params["communication_units"]
+    n_units, shared = params["communication_units"], params["shared_experts"]
+    beside = {BESIDE_DISPATCH: "dispatch", BESIDE_COMBINE: "combine"}.get(shared)
+    routed = op
+    if beside is not None:
+        check_shared(op, n_units)
+        routed = op.of_routed_experts()
     stages: tuple[tuple[str, str, Callable[[NormalLayer], list[Operation]]], ...] = (
         ("dispatch", "dispatch", lambda layer: layer.dispatch(n_units, layout=params["layout"])),
         ("permutation", "permutation", NormalLayer.permutation),
@@ -70,7 +107,11 @@ def moe_sequential(op: MoeOperator, params: Params) -> Plan:
         ("reduction", "reduction", NormalLayer.reduction),
         ("combine", "combine", lambda layer: layer.combine(n_units)),
     )
-    return Plan(in_order(*(stage_part(op, layer_of, *one) for one in stages)))
+    parts = [stage_part(routed, layer_of, *one) for one in stages if one[0] != beside]
+    for number, (role, name, stage) in enumerate(stages):
+        if role == beside:
+            parts.insert(number, with_shared_part(op, role, name, stage, n_units))
+    return Plan(in_order(*parts, None if beside is None else sum_part(op)))
 
 
 @strategy("moe-low-latency", operators=("moe",))
