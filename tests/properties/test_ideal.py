@@ -174,6 +174,34 @@ def test_memory_moves_operands_once_and_the_chunks_of_t3(tp: int) -> None:
     assert us(run, least_of(run).memory) == pytest.approx(n_bytes / peak * 1e6, abs=1e-3)
 
 
+def on_two_nodes(strategy: str, nic: str, *overrides: str) -> RunSpec:
+    """Return a point of four GPUs on two nodes, links of 8 GB/s and 500 ns in each."""
+    link = ("topology=two-level", "gpus_per_node=2", "ingress_buffer=64 KiB", "bandwidth=8 GB/s", "latency=500 ns")
+    nic = f"machine.link.nic={{bandwidth: {nic}, latency: 2 us, message_rate: 100000000}}"
+    return point(strategy, *(f"machine.link.{one}" for one in link), nic, *overrides, shape=(256, 256, 128), tp=4)
+
+
+@pytest.mark.parametrize(("nic", "due"), [("1 GB/s", 32768 / 1e3 + 2), ("24 GB/s", 3 * 32768 / 32e3 + 0.5)])
+def test_on_nodes_links_and_network_interfaces_carry_what_leaves(nic: str, due: float) -> None:
+    """The sum of a node of one chunk by the latter, or three chunks of 32 KiB by both together."""
+    run = on_two_nodes("t3", nic)
+    assert us(run, least_of(run).link) == pytest.approx(due, abs=1e-3)
+
+
+def test_on_nodes_the_memory_takes_each_part_and_each_sum() -> None:
+    """A chunk is stored by four GPUs; the sum of the other node is read there and arrives here."""
+    run = on_two_nodes("t3", "1 GB/s")
+    memory = run.machine.memory
+    peak = memory.n_channels * memory.access * memory.clock / memory.timing.nBL
+    assert us(run, least_of(run).memory) == pytest.approx((2 * 256 * 128 * 2 + 6 * 32768) / peak * 1e6, abs=1e-3)
+
+
+@pytest.mark.parametrize("nic", ["1 GB/s", "24 GB/s"])
+def test_no_design_is_faster_than_an_ideal_on_nodes(nic: str) -> None:
+    bounds = [simulate(on_two_nodes(one, nic)).total for one in ("ideal-overlap", "ideal-rs-nmc")]
+    assert max(bounds) < min(simulate(on_two_nodes(one, nic)).total for one in ("t3", "t3-direct", "flux-push"))
+
+
 def test_where_chunks_differ_the_largest_stays() -> None:
     """Three tiles on two GPUs: one of them sends one tile only, and mirrored mode may simulate that one."""
     run = point("t3", shape=(192, 64, 64), tp=2)
