@@ -344,8 +344,12 @@ class MoeLayer:
 
 
 def program_of_stages(layer: MoeLayer, operations: list[Operation], inputs: tuple[Rows, ...]) -> Program:
-    """Return the program of *operations* of a layer, with *inputs* in the memory at the start."""
+    """Return the program of *operations* of a layer, with *inputs* in the memory at the start.
+
+    A GPU whose experts have no rows launches a kernel that has nothing to do: its host does not know.
+    """
     op, memory = layer.op, layer.memory
+    operations = operations or [layer.kernel("no rows", steps(1, n_operands=0).reshape(1, 1), 1)]
     return Program(
         layer.rank, op.n, tuple(operations), op.granule, op.line, tuple(memory.buffers), tuple(memory.signals),
         inputs=inputs, outputs=layer.outputs, per_node=op.machine.link.gpus_per_node,

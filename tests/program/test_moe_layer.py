@@ -124,6 +124,17 @@ def test_a_gpu_without_rows_has_no_gemm() -> None:
     assert simulated(fused)[1] == []
 
 
+@pytest.mark.parametrize("name", ["moe-sequential", "moe-low-latency"])
+def test_a_gpu_without_rows_launches_kernels_with_nothing_to_do(name: str) -> None:
+    op = operator("uniform")
+    first = np.broadcast_to(np.array([0, 1], np.int32), op.routing.experts.shape)
+    for part in parts_of(plan_of(name, replace(op, routing=replace(op.routing, experts=first))).tree):
+        check_programs(part.programs)
+        ends, wrong = simulated(part)
+        assert wrong == []
+        assert ends[0] > 0
+
+
 def test_warps_make_the_steps_of_a_batch_concurrently() -> None:
     """A machine with warps takes less time for a batch than for one step after the other, and moves the same."""
     machine = machine_of(WAVEFRONTS)
