@@ -39,7 +39,7 @@ from t3sim.program.operations import (
 )
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate
-from t3sim.workload.tiling import multiplied_k, resident_workgroups
+from t3sim.workload.tiling import ELEMENT_BYTES, loaded_rows_and_columns, multiplied_k, resident_workgroups
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # parts of the multiplication of a tile that shares its compute unit with others, round-robin
@@ -83,6 +83,7 @@ class _Outline:
         self.rate, self.switch_rate = data_rate(machine), switch_rate(machine)  # bytes a second
         memory = machine.memory
         self.memory_rate = memory.access * memory.n_channels * memory.clock // memory.timing.nBL
+        self.read_latency = sum((memory.timing.nRCDRD, memory.timing.nCL, memory.timing.nBL)) * SECOND // memory.clock
         self.waits: list[tuple[int, int]] = []
         self.posts: list[tuple[int, int, int]] = []
         self.steps: list[NDArray[Any]] = []
@@ -190,7 +191,8 @@ class _Outline:
         row[fields.OP_KIND], row[fields.OP_RESOURCE] = fields.GEMM, self.pools[self._units_of(one)][0]
         row[fields.OP_RANK] = number - one.priority * len(self.program.operations)
         row[fields.OP_TIME], row[fields.OP_OF_TILE], row[fields.OP_TURNS] = once, of_tile, n_turns
-        row[fields.OP_MULTIPLY] = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
+        multiply = max(flops / rate, self._loading(one)) * SECOND
+        row[fields.OP_MULTIPLY] = round(multiply * self.stretch.get(trace.tiling, 1.0) / n_turns)
         row[fields.OP_EPILOGUE] = trace.tiling.epilogue * SECOND // gpu.compute_clock
         self._operands(row, one)
         row[fields.OP_FIRST], row[fields.OP_N], row[fields.OP_TILE] = (
@@ -223,6 +225,16 @@ class _Outline:
         tiles[:, fields.TILE_STORE] = _durations(n_bytes, unit.l2_store_bytes_per_cycle * gpu.compute_clock)
         self.tiles.append(tiles)
         self.n_posts += int(np.count_nonzero(parts[:, fields.PART_POST] != NONE))
+
+    def _loading(self, one: Gemm) -> float:
+        """Return the seconds in which a compute unit loads the operands of a tile, on average."""
+        gpu, trace = self.machine.gpu, one.trace
+        first, stop = self._units_of(one)
+        loaded = loaded_rows_and_columns(trace, one.order)
+        n_each = sum(float((loaded[f"{name}_until"] - loaded[f"{name}_from"]).mean()) for name in ("row", "column"))
+        of_banks = gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / (stop - first)
+        rate = min(gpu.compute_unit.l2_bytes_per_cycle, of_banks) * gpu.compute_clock
+        return n_each * multiplied_k(trace) * ELEMENT_BYTES / trace.tiling.split_k / rate
 
     def _units_of(self, one: Gemm) -> tuple[int, int]:
         return one.units or (0, self.machine.gpu.n_compute_units)
@@ -285,15 +297,20 @@ class _Outline:
         unlike = np.stack([*(flat[name] for name in own), is_sent, flat["kept_at"] != NONE], axis=1)
         kinds, of_step = np.unique(unlike, axis=0, return_inverse=True)
         found = [self._step_time(one, n_columns, n_units / n_columns, *kind) for kind in kinds.tolist()]
-        times = np.array(found, np.int64).reshape(-1, 3)[of_step.ravel()]
+        times = np.array(found, np.int64).reshape(-1, 4)[of_step.ravel()]
         for column, name in enumerate((fields.STEP_TIME, fields.STEP_AMOUNT, fields.STEP_SENT)):
             steps[:, name] = times[:, column]
+        has_waited = flat["wait_signal"] != NONE
+        steps[has_waited, fields.STEP_EXTRA] += times[has_waited, 3]
+        steps[~has_waited, fields.STEP_TIME] += times[~has_waited, 3]
 
     def _step_time(
         self, one: Moves, n_columns: int, n_units: float,
         n_data: int, n_operands: int, source: int, stride: int, is_sum: int, is_to_all: int, is_sent: int, is_kept: int,
-    ) -> tuple[int, int, int]:  # fmt: skip
-        """Return what a step of a channel takes, the granules that it posts, and its time on the link.
+    ) -> tuple[int, int, int, int]:  # fmt: skip
+        """Return what a step of a channel takes, the granules that it posts, its time on the link, and before that.
+
+        The last is the latency of the sums that wavefronts load: each loads, waits and stores, a round after the other.
 
         Channels have equal parts of the link; what goes through the switch, or is sent by commands, takes the link in
         turn.  Others' sums need as much of this GPU as its own ones of them, and multicast stores come from all.
@@ -302,7 +319,7 @@ class _Outline:
         n_sent = sent_granules(n_data, one.flags) if is_sent else 0
         if is_on_network(one) and (nic := self.machine.link.nic) is not None:
             each = max(n_sent * self.granule / nic.bandwidth, 1 / nic.message_rate) * n_columns
-            return round(each * SECOND), n_sent, 0
+            return round(each * SECOND), n_sent, 0, 0
         n_loaded = 1 if is_sum else n_operands
         n_fetched = n_data if is_sum else n_data * sum((source + i * stride) % n != 0 for i in range(n_operands))
         takes_turns = bool(is_sum or is_to_all or is_of_commands(one))
@@ -320,12 +337,15 @@ class _Outline:
             own = round(cycles * SECOND / gpu.compute_clock)
         n_rounds = -(-n_fetched // round(in_flight * n_units)) if n_fetched else 0
         if not takes_turns:
-            return max(own, on_link, n_rounds * 2 * self.latency), n_sent or n_data, 0
+            return max(own, on_link, n_rounds * 2 * self.latency), n_sent or n_data, 0, 0
         out = n_data * n * is_sum + n_sent
         back = n_data * is_sum + n_sent * (n if is_to_all else 1)
         rate = self.switch_rate if is_sum or is_to_all else self.rate
         posted = (n_sent or n_data) * (n if is_to_all else 1)
-        return max(own, n_rounds * 2 * self.latency), posted, max(out, back) * self.granule * SECOND // rate
+        time_on_link = max(out, back) * self.granule * SECOND // rate
+        if is_sum and one.wavefronts is not None and not is_of_commands(one):
+            return own, posted, time_on_link, n_rounds * (2 * self.latency + self.read_latency)
+        return max(own, n_rounds * 2 * self.latency), posted, time_on_link, 0
 
     def _local_time(self, one: Moves) -> int:
         steps = one.steps

@@ -33,7 +33,7 @@ from t3sim.program.operations import (
     tile_granules,
 )
 from t3sim.program.plan import Part
-from t3sim.workload.tiling import ELEMENT_BYTES, multiplied_k, resident_workgroups
+from t3sim.workload.tiling import ELEMENT_BYTES, loaded_rows_and_columns, multiplied_k, resident_workgroups
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # in which a tile multiplies that shares its compute unit with others
@@ -217,7 +217,12 @@ class _Outline:
         n_turns = TURNS if self._resident(one) > 1 else 1
         flops = 2 * rows * columns * multiplied_k(trace) / trace.tiling.split_k
         rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
-        multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
+        stop, start = reversed(one.units or (0, gpu.n_compute_units))
+        loaded = loaded_rows_and_columns(trace, one.order)
+        n_each = sum(float((loaded[f"{name}_until"] - loaded[f"{name}_from"]).mean()) for name in ("row", "column"))
+        path = min(unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / (stop - start))
+        loading = n_each * multiplied_k(trace) * ELEMENT_BYTES / trace.tiling.split_k / (path * gpu.compute_clock)
+        multiply = round(max(flops / rate, loading) * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
         epilogue = trace.tiling.epilogue * SECOND // gpu.compute_clock
         store_rate = unit.l2_store_bytes_per_cycle * gpu.compute_clock
         _, _, width = tile_granules(one.stored, self.granule, trace.stored_element_bytes)
@@ -355,8 +360,16 @@ class _Outline:
             if one.wavefronts is not None:
                 lines = one.wavefronts[0] * one.wavefronts[1]
             in_flight = round(lines * line * n_units)
-        if step["is_reduced"] or step["source"] or step["source_stride"]:
-            time = max(time, -(-n_data // in_flight) * 2 * self.latency)
+        n_rounds = -(-n_data // in_flight)
+        if step["is_reduced"] and one.wavefronts is not None and not is_of_commands(one):
+            timing = self.machine.memory.timing
+            read = (timing.nRCDRD + timing.nCL + timing.nBL) * SECOND // self.machine.memory.clock
+            if step["wait_signal"] == NONE:
+                time += n_rounds * (2 * self.latency + read)
+            else:  # the sums are there before the link has what is stored
+                yield self.env.timeout(n_rounds * (2 * self.latency + read))
+        elif step["is_reduced"] or step["source"] or step["source_stride"]:
+            time = max(time, n_rounds * 2 * self.latency)
         sent, come = n_sent, n_sent
         if step["is_reduced"]:
             sent, come = sent + n * n_data, come + n_data

@@ -58,6 +58,15 @@ def test_workgroups_that_share_a_unit_share_its_rate() -> None:
     )
 
 
+def test_a_unit_that_loads_slowly_decides() -> None:
+    """A tile of 128 x 128 x 4096 needs 256 x 4096 elements of 2 B, of which 8 B come in a cycle."""
+    given = "machine.gpu.compute_unit.lds=96 KiB", "machine.gpu.compute_unit.l2_bytes_per_cycle=8"
+    run = run_of("sequential", *given, shape=(512, 512, 4096), tp=1)
+    outline = part_outline(gemm_part(operator_of(run)), run.machine)
+    loading = 256 * 4096 * 2 / 8 * SECOND / gemm_part(operator_of(run)).clocked(run.machine).gpu.compute_clock
+    assert outline == pytest.approx(run.machine.gpu.kernel_launch + tile_ps(run, 0) + loading, rel=1e-3)
+
+
 def test_a_link_that_takes_longer_decides() -> None:
     slow = run_of("flux-push", "machine.link.bandwidth=1 GB/s")
     part = next(part for part in plan_for(slow, operator_of(slow)).parts() if part.role == "fused")
@@ -98,7 +107,8 @@ def test_an_epilogue_of_the_kernel_counts() -> None:
         ("copy-engine-scatter", "gemm-rs", 0), ("async-tp", "gemm-rs", 0), ("te-p2p-rs", "gemm-rs", 0),
         ("te-ring-ag", "ag-gemm", 0), ("wave-groups", "gemm-rs", 2), ("te-pipelined-rs", "gemm-rs", 2),
         ("sm-specialised", "gemm-rs", 2), ("sm-specialised", "gemm-rs", 4), ("sm-specialised", "ag-gemm", 2),
-        ("multimem-rs", "gemm-rs", 2), ("multimem-ar", "gemm-ar", 0), ("multimem-ag", "ag-gemm", 2),
+        ("multimem-rs", "gemm-rs", 2), ("multimem-ar", "gemm-ar", 0), ("multimem-ar", "gemm-ar", 1),
+        ("multimem-ag", "ag-gemm", 2),
         ("t3-direct", "gemm-rs", 0), ("t3-nvls", "gemm-ar", 0), ("ace", "gemm-rs", 0),
     ],
 )  # fmt: skip
