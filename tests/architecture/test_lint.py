@@ -1,4 +1,4 @@
-"""The rules of tools/lint and the import contracts: each notices a breach, and the repository has none."""
+"""The rules of tools/lint and the import contracts: each notices a breach.  `make check` looks at the repository."""
 
 from __future__ import annotations
 
@@ -79,8 +79,7 @@ BAD_IMPORTS = {
 }
 
 
-def test_the_repository_keeps_the_rules() -> None:
-    assert list(lint.every_complaint()) == []
+def test_files_that_run_first_exist() -> None:
     assert [name for name in (*FIRST, *TOGETHER) if not (REPOSITORY / name).exists()] == []
 
 
