@@ -8,16 +8,19 @@ stores them there, row by row (*direct*); or tiles are stored here, and a row of
 of the DMA engine for each of its rows (*triggered*).  The sum needs no buffer, and no kernel behind it.
 
 The weight of an expert is part of its row, wherever kernels multiply by it.
-Leaves out: the capacity of the tracker, which counts blocks of rows here, not tiles of wavefronts.
+The tracker counts blocks of rows, numbered in their order, which take an entry each of the set that the low bits of
+the number name: as many as it has entries never meet in a full set.  A layer of more is refused, since rows come in
+another order than tiles are dispatched, on which T3's rule for a full set relies (``gpu.units.t3.tracker``).
 Pinned by ``tests/program/test_moe_triggered.py``.
 """
 
 import numpy as np
 
 from t3sim.config.limits import ROWS_OF_COMMAND
+from t3sim.errors import UsageError
 from t3sim.program.moe_fused import FusedLayer, Returned
 from t3sim.program.moe_layer import program_of_stages
-from t3sim.program.moe_operator import MoeOperator, position_in
+from t3sim.program.moe_operator import HeldRows, MoeOperator, position_in
 from t3sim.program.operations import DMA, NONE, STORE, UPDATE, Ints, Moves, Operation, Program, Wait
 from t3sim.program.row_steps import Steps, batched, in_columns, joined, steps, waiting
 
@@ -43,6 +46,7 @@ class TriggeredLayer(FusedLayer):
             memory.signal("combined", op.routing.top_k).first,
         )
         held, sent = op.held(self.rank), op.sent(self.rank)
+        self._check_tracker(held)
 
         block = np.zeros(len(sent.token), np.int64)
         for rank in np.unique(to := op.ranks.at(self.rank, sent.distance)).tolist():
@@ -78,6 +82,19 @@ class TriggeredLayer(FusedLayer):
         )  # fmt: skip
         inputs = (layer.tokens_given(given, row),)
         return program_of_stages(layer, [*push, *gemms, *triggered, end], inputs)
+
+    def _check_tracker(self, held: HeldRows) -> None:
+        """Raise ``UsageError`` if the tracker has no entry for each block of rows; triggered tiles count blocks again.
+
+        The rows that come back to tokens are counted by their number among those of a token.
+        """
+        tracker = self.op.machine.gpu.tracker
+        n_entries = tracker.n_sets * tracker.entries_per_set
+        blocks = np.unique(self.block_of(self.rank, held.expert, np.arange(len(held.token))))
+        needed = len(blocks) * (1 if self.is_direct else 2) + self.op.routing.top_k
+        if needed > n_entries:
+            message = f"is {tracker.n_sets}: {n_entries} entries, and the layer has {needed} counters of rows"
+            raise UsageError(f"machine.gpu.tracker.n_sets: {message}; take fewer tokens or a larger tracker")
 
     def _commands(
         self, name: str, sends: Steps, stream: int, signal: int = NONE, block: Ints | None = None

@@ -10,7 +10,7 @@ from t3sim.program.operations import DMA, NONE, UPDATE, Gemm, Moves
 from t3sim.program.plan import Part, parts_of
 from t3sim.program.verify import check_programs
 from t3sim.strategies import overlap_strategies
-from tests.program.test_moe_layer import operator, plan_of, ring_of, simulated
+from tests.program.test_moe_layer import machine_of, operator, plan_of, ring_of, simulated
 from tests.program.test_moe_nodes import PAIRS
 
 WAYS = [("engine", "triggered"), ("kernel", "direct")]
@@ -87,6 +87,21 @@ def test_blocks_are_those_of_the_lowest_tiles() -> None:
     assert blocks.max() < layer.n_blocks
     assert (np.diff(blocks) >= 0).all()
     assert (blocks // layer.blocks_of_expert == layer.op.held(0).expert).all()
+
+
+@pytest.mark.parametrize(("combine", "n_each"), [("direct", 1), ("triggered", 2)])
+def test_every_block_has_an_entry_of_the_tracker(combine: str, n_each: int) -> None:
+    """A layer with more counters than the tracker has entries is refused."""
+    op = operator("balanced")
+    n_blocks = 2  # two experts, whose rows are few
+    enough = n_each * n_blocks + op.routing.top_k
+    for n_entries in (enough, enough - 1):
+        small = operator("balanced", machine_of(f"tracker: {{n_sets: 1, entries_per_set: {n_entries}}}"))
+        if n_entries == enough:
+            part_of(small, "engine", combine)
+            continue
+        with pytest.raises(UsageError, match=r"machine\.gpu\.tracker"):
+            part_of(small, "engine", combine)
 
 
 def test_its_engine_stays_on_a_node() -> None:
