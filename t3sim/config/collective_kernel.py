@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from t3sim.config.spec import AtMost, Bytes, BytesPerSecond, Count, LinesInFlight, Picoseconds, Spec
+from t3sim.config.spec import AtMost, Bytes, BytesPerSecond, Count, LinesInFlight, Picoseconds, ShortCycles, Spec
 
 
 class ExpectedTimeSpec(Spec):
@@ -120,6 +120,18 @@ class NvlsSpec(Spec):
 Protocol = Literal["simple", "low_latency", "low_latency_128"]
 
 
+class RowSumSpec(Spec):
+    """Instructions of a wavefront that adds up rows of a token, 512 B of each at a time, besides those of its loads."""
+
+    store: ShortCycles = Field(
+        description="Cycles of a wavefront to store such a sum through shared memory: a fence and a bulk copy."
+    )
+    row: ShortCycles = Field(description="Cycles of a wavefront to add one row.")
+    row_issue: ShortCycles = Field(
+        description="Cycles of a SIMD unit to issue the instructions of one row: wavefronts of one unit share it."
+    )
+
+
 class CollectiveKernelSpec(Spec):
     """A ring collective run by compute units (the baseline).
 
@@ -196,6 +208,10 @@ class CollectiveKernelSpec(Spec):
         None,
         description="When the library takes trees for an all-reduce, like NCCL's Tree. If omitted, only if they are "
         "named; then with the plain protocol.",
+    )
+    row_sum: RowSumSpec | None = Field(
+        None,
+        description="Instructions of wavefronts that add up rows of tokens (combine). If omitted, they take no time.",
     )
     nvls: NvlsSpec | None = Field(
         None, description="Collectives in the switch, like NCCL's NVLS. If omitted, they are not available."

@@ -67,6 +67,7 @@ class Movers:
                 operation.max_lines = math.prod(wavefronts) * max(int(operands.max(initial=0)), 1)
                 operation.sum_rounds, operation.n_simds = sum_rounds, spec.compute_unit.n_simds
                 operation.wide_load_ticks = spec.compute_unit.wide_load_latency * self.ticks.period(spec.compute_clock)
+                operation.wide_load_ticks += self.ticks.from_ps(of.instructions)
             operation.load_ticks, operation.store_ticks, operation.header_ticks = issue_ticks(self.machine, self.ticks)
             if of.bandwidth is not None:
                 of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)

@@ -2,7 +2,7 @@
 
 A program has one stage, whose input is there at the start, or several of one ``MoeLayer`` in their order.  Dispatch and
 combine are those of a form: ``moe_normal``, ``moe_nodes`` (the same on several nodes), ``moe_low_latency``,
-``moe_fused``, ``moe_triggered``.
+``moe_one_sided``, ``moe_fused``, ``moe_triggered``.
 
 The weight of an expert is part of its row, wherever kernels multiply by it.
 Leaves out: that buffers are used again and again; bytes of indices.
@@ -329,11 +329,11 @@ class MoeLayer:
         return self._places(self.op.places_of_rows, distance, token, index)
 
     def final_sum(
-        self, staged: Buffer, after: tuple[Wait, ...], row: int, *, name: str, **more: Any
+        self, staged: Buffer, after: tuple[Wait, ...], row: int, own: Places | None = None, *, name: str, **more: Any
     ) -> list[Operation]:
-        """Return the sums of the rows of each token, when all have come back."""
+        """Return the sums of the rows of each token, when all have come back: at *own* places, or those of all rows."""
         results = self.results()
-        own = self.op.places_of_rows[self.rank % len(self._ranks)]
+        own = self.op.places_of_rows[self.rank % len(self._ranks)] if own is None else own
         starts = np.flatnonzero(np.diff(own.count, prepend=-1))
         starts = starts[own.count[starts] > 0]
         if not len(starts):

@@ -5,8 +5,8 @@ each GPU that has experts of it.  Half of the kernel's workgroups are senders, h
 A sender stores rows in a receive buffer, a few tokens for each GPU at a time, and the receiver copies them from there.
 Before each of these chunks it loads the position of the receiver from the other GPU, and looks for tokens of that GPU;
 after the chunk come a fence, which ends when what was stored has arrived, and a flag.  A warp copies a row at a time,
-in the pieces that DeepEP unrolls, then its scales.  Receivers load an index and the scales after the rows (dispatch),
-or the places of a token's rows before it (combine).
+in the pieces that DeepEP unrolls, then its scales.  Receivers of dispatch wait for a batch of rows, and load an index
+and the scales after it.  Those of combine wait warp by warp: each for the rows of its token, which it adds up.
 Other kernels copy tokens to the rows of their experts, and add up the rows of a token at the GPU of its experts.
 Combine is the same in the other direction; its receivers add up.
 
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.config.limits import FINEST_TICKS_HZ
 from t3sim.errors import UsageError
 from t3sim.program.contents import Rows
 from t3sim.program.moe_layer import COPY_WARPS, UNROLLED_BYTES, MoeLayer
@@ -86,7 +87,7 @@ class NormalLayer(MoeLayer):
         # Senders look through the tokens for those of a GPU: a byte of each token and GPU says so.
         looked_at = DISPATCH_CHUNK * op.n_tokens * self.n**2 // max(len(sent.token), 1)
         data = op.lines_of_data(op.experts.sent_element, op.experts.hidden) * self.line
-        columns = self._sending(sends, sent.token % c, sent.distance, c, DISPATCH_CHUNK, flags, arrived,
+        columns = self._sending(sends, sent.token % c, sent.distance, c, DISPATCH_CHUNK, flags, signal,
                                 words, -(-looked_at // SECTOR), data)  # fmt: skip
         receiving = self._receiving(receives, held.token % c, chunk, arrived + lane[:, None], due[:, None], c,
                                     words, (0, 2))  # fmt: skip
@@ -101,28 +102,40 @@ class NormalLayer(MoeLayer):
             self.inputs = (self._copies_made(self.reduced),)
         places = op.places_of_copies
         staged = self._buffer("rows that came back", max(1, *(one.n for one in places)), row)
-        arrived = self.memory.signal(f"{self.label}combined", self.n * c).first
-        results = self.results()
-        held, sent = op.copies_held(self.rank), op.copies_sent(self.rank)
+        arrived = self.memory.signal(f"{self.label}combined", op.n_tokens).first  # counts rows and their flags
+        results, held = self.results(), op.copies_held(self.rank)
         there = staged.first + self._places(places, held.distance, held.token, held.index) * row
-        signal = arrived + op.ranks.back(held.distance) * c + held.token % c
+        signal = arrived + held.token
         sends = copies_to(held.distance, self.reduced.first + held.copy * row, there, row, signal)
         own = places[self.rank % len(places)]
         token = np.flatnonzero(own.count)
         receives = self._sums(own, token, staged, results, row)
-        lane = sent.distance * c + sent.token % c
-        signals = np.full((op.n_tokens, max(int(own.count.max(initial=1)), 1)), NONE)
-        due = np.zeros_like(signals)
-        signals[sent.token, sent.index] = arrived + lane
-        due[sent.token, sent.index] = (position_in(lane) + 1) * row + position_in(lane) // COMBINE_CHUNK + 1
-        batch = position_in(token % c) // NORMAL_WARPS
+        receives["wait_signal"], receives["wait_at_least"] = arrived + token, own.count[token] * (row + 1)
         notify, told = self._notification("notify combine", self._queues(c), tells_counts=False, **more)
         flags = self._buffer("flags of combine", self.n * c, self.line)
         words = self._buffer("words of combine", 4 * c, self.line)
-        columns = self._sending(sends, held.token % c, held.distance, c, COMBINE_CHUNK, flags, arrived, words, 1, row)
-        receiving = self._receiving(receives, token % c, batch, signals[token], due[token], c, words, (1, 0))
-        pieces = COMBINE_BYTES, SUM_BYTES
-        return [notify, *self._roles("combine", columns, receiving, pieces, told, first_unit, **more)]
+        columns = self._sending(sends, held.token % c, held.distance, c, COMBINE_CHUNK, flags, signal, words, 1, row)
+        mine = [np.flatnonzero(token % c == number) for number in range(c)]
+        receiving = [
+            np.concatenate([self._words(words, c + number), self._words(words, c + number, 1),
+                            batched(receives[one], 0 * one)])
+            for number, one in enumerate(mine)
+        ]  # fmt: skip
+        pieces, sums = (COMBINE_BYTES, SUM_BYTES), self._sum_instructions(own.count[token], max(map(len, mine)))
+        return [notify, *self._roles("combine", columns, receiving, pieces, told, first_unit, sums, **more)]
+
+    def _sum_instructions(self, count: Ints, concurrent: int) -> int:
+        """Return how long the instructions take of a warp that adds up a piece of a token of *count* rows, the mean.
+
+        Of a workgroup *concurrent* warps do so at once, if it has as many.
+        """
+        gpu = self.op.machine.gpu
+        spec = gpu.collective_kernel.row_sum
+        if spec is None or not len(count):
+            return 0
+        of_unit = -(-min(concurrent, NORMAL_WARPS) // gpu.compute_unit.n_simds)
+        cycles = spec.store + count.mean() * max(spec.row, spec.row_issue * of_unit)
+        return round(float(cycles) * FINEST_TICKS_HZ / gpu.compute_clock)
 
     def _channels(self, n_units: int) -> int:
         """Return the channels of a kernel of *n_units* workgroups; ``UsageError`` if the GPU has not as many units."""
@@ -149,7 +162,7 @@ class NormalLayer(MoeLayer):
         c: int,
         chunk: int,
         flags: Buffer,
-        arrived: int,
+        signal: Ints,
         words: Buffer,
         n_words: int,
         data: int,
@@ -158,7 +171,7 @@ class NormalLayer(MoeLayer):
 
         The queues of other GPUs are read concurrently, and a fence ends for all of them: one represents all.  Before
         the rows come loads of *n_words* words, one after the other.  Of a row the first *data* granules are copied,
-        then the others, its scales.
+        then the others, its scales.  A flag posts each *signal* that rows of the chunk have.
         """
         batch = position_in(distance * c + channel) // chunk
         order = np.lexsort(((distance - 1) % self.n, batch, channel))
@@ -167,14 +180,16 @@ class NormalLayer(MoeLayer):
             mine = order[channel[order] == number]
             column = [self._words(words, number)]
             for one in np.split(mine, np.flatnonzero(np.diff(batch[mine])) + 1) if len(mine) else ():
-                to = distance[one][np.flatnonzero(np.diff(distance[one], prepend=NONE))]
+                to = distance[one]
                 away = to[to != 0]
-                lane = -to % self.n * c + number
-                tell = copies_to(to, 0 * to, flags.first + lane * self.line, 1, arrived + lane, n_operands=0)
+                place = flags.first + (-to % self.n * c + number) * self.line
+                is_new = np.ones(len(one), bool)
+                is_new[1:] = (np.diff(to) != 0) | (np.diff(signal[one]) != 0)
+                tell = copies_to(to, 0 * to, place, 1, signal[one], n_operands=0)[is_new]
                 column += [
-                    self._round_trip(away[:1], arrived), self._words(words, number, n_words),
+                    self._round_trip(away[:1], signal[one[0]]), self._words(words, number, n_words),
                     *(batched(part, 0 * one) for part in parted(sends[one], data)),
-                    self._round_trip(away[-1:], arrived), batched(tell, 0 * to),
+                    self._round_trip(away[-1:], signal[one[0]]), batched(tell, 0 * to[is_new]),
                 ]  # fmt: skip
             columns.append(joined(column))
         return columns
@@ -224,11 +239,12 @@ class NormalLayer(MoeLayer):
         pieces: tuple[int, int],
         told: Wait,
         first_unit: int,
+        instructions: int = 0,
         **more: Any,
     ) -> list[Operation]:
         """Return the two halves of a kernel: senders in a stream of their own, receivers in that of the layer.
 
-        *pieces*: bytes of a row that a warp of each loads at a time.
+        *pieces*: bytes of a row that a warp of each loads at a time; *instructions*: see ``Moves``, of receivers.
         """
         c, granule = len(sending), self.op.granule
         sending, receiving = (
@@ -241,7 +257,7 @@ class NormalLayer(MoeLayer):
             self.kernel(f"{name}, senders", in_columns(sending), NORMAL_WARPS, pieces[0],
                         units=(first_unit, first_unit + c), wake=0, **beside),
             self.kernel(f"{name}, receivers", in_columns(receiving), NORMAL_WARPS, pieces[1],
-                        units=(first_unit + c, first_unit + 2 * c), **runs),
+                        units=(first_unit + c, first_unit + 2 * c), instructions=instructions, **runs),
         ]  # fmt: skip
 
     def _notification(self, name: str, n_cleaned: int, *, tells_counts: bool, **more: Any) -> tuple[Moves, Wait]:

@@ -51,7 +51,7 @@ STEP = np.dtype(
     [
         ("n_granules", "i8"),  # of the result; 0: nothing is done, but waits and posts hold
         # So many of the next steps of its column, as long as it is, are made concurrently with it, if the kernel has
-        # wavefronts: each takes lines of one of them.  They wait for nothing else.
+        # wavefronts: each takes lines of one of them, when the signal of that step has been posted.
         ("n_batched", "i8"),
         # operand i: granule ``operand + i * stride`` of the GPU at distance ``source + i * source_stride``
         ("n_operands", "i8"),  # they are added up; 0: zeros are stored
@@ -299,6 +299,7 @@ class Moves(OnComputeUnits):
     # Wavefronts of a workgroup, and lines of each operand that one of them loads at a time; None: those of the ring
     # kernels of the machine.  Of commands of an engine: steps of a batch that are made concurrently.
     wavefronts: tuple[int, int] | None = None
+    instructions: int = 0  # of a wavefront, from the last of the lines that it loads at a time to its first store
     # What it keeps in these rows is no sum of its operands, but computed of them: a conversion, an activation.
     makes: Rows | None = None
 

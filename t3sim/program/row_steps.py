@@ -52,7 +52,7 @@ def batched(column: Steps, batch: Ints) -> Steps:
     A step that only waits ends a batch.
     """
     found = column.copy()
-    keys = np.stack([batch, found["n_granules"], found["n_operands"], found["is_wide"]])
+    keys = np.stack([batch, found["n_granules"]])
     starts = np.ones(len(found), bool)
     starts[1:] = (np.diff(keys, axis=1) != 0).any(axis=0) | (found["n_granules"][1:] == 0)
     first = np.flatnonzero(starts)

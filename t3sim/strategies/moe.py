@@ -7,12 +7,14 @@ normal kernels); ``moe-low-latency`` sends it to each expert (its low-latency ke
 from collections.abc import Callable
 from typing import TypeVar
 
+from t3sim.program.kernels import refuse_several_nodes
 from t3sim.program.moe_batches import two_batches_program
 from t3sim.program.moe_fused import FusedLayer
 from t3sim.program.moe_layer import MoeLayer, program_of_stages
 from t3sim.program.moe_low_latency import LowLatencyLayer
 from t3sim.program.moe_nodes import layer_of
 from t3sim.program.moe_normal import CACHED, NEW, NormalLayer
+from t3sim.program.moe_one_sided import OneSidedLayer
 from t3sim.program.moe_operator import MoeOperator
 from t3sim.program.moe_shared import check_shared, concurrent_program, sum_program
 from t3sim.program.moe_triggered import TriggeredLayer
@@ -114,9 +116,27 @@ def moe_sequential(op: MoeOperator, params: Params) -> Plan:
     return Plan(in_order(*parts, None if beside is None else sum_part(op)))
 
 
-@strategy("moe-low-latency", operators=("moe",))
-def moe_low_latency(op: MoeOperator, _params: Params) -> Plan:
-    """DeepEP's low-latency dispatch and combine on all compute units."""
+EXPERT, GPU = range(2)
+ROW_FOR = Parameter(
+    "expert", words={"expert": EXPERT, "gpu": GPU}, has_numbers=False,
+    meaning="What a token is sent for, and comes back from: each `expert` of it (DeepEP's low-latency kernels), or each"
+            " `gpu` that has experts of it, which copies it to their rows (TensorRT-LLM's one-sided kernels).",
+)  # fmt: skip
+
+
+@strategy("moe-low-latency", operators=("moe",), parameters={"row_for": ROW_FOR})
+def moe_low_latency(op: MoeOperator, params: Params) -> Plan:
+    """DeepEP's low-latency dispatch and combine, or TensorRT-LLM's one-sided ones, on all compute units."""
+    if params["row_for"] == GPU:
+        refuse_several_nodes(op, "moe-low-latency with `row_for: gpu`", "`row_for: expert`")
+        one_sided: tuple[tuple[str, str, Callable[[OneSidedLayer], list[Operation]]], ...] = (
+            ("dispatch", "one-sided dispatch", OneSidedLayer.one_sided_dispatch),
+            ("permutation", "permutation", OneSidedLayer.permutation),
+            *GEMM_STAGES,
+            ("reduction", "reduction", OneSidedLayer.reduction),
+            ("combine", "one-sided combine", OneSidedLayer.one_sided_combine),
+        )
+        return Plan(in_order(*(stage_part(op, OneSidedLayer, *one) for one in one_sided)))
     stages: tuple[tuple[str, str, Callable[[LowLatencyLayer], list[Operation]]], ...] = (
         ("dispatch", "low-latency dispatch", LowLatencyLayer.low_latency_dispatch),
         *GEMM_STAGES,

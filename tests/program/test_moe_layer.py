@@ -29,7 +29,8 @@ from t3sim.system.ring import RingMachine
 from t3sim.workload.routings import routing_of
 
 STRATEGIES = {
-    "moe-sequential": {"communication_units": 4}, "moe-low-latency": {}, "moe-fused": {},
+    "moe-sequential": {"communication_units": 4}, "moe-low-latency": {"row_for": "expert"}, "moe-fused": {},
+    "moe-low-latency, one-sided": {"row_for": "gpu"},
     "moe-two-batch": {"communication_units": 4},
     "moe-t3": {"dispatch": "engine", "combine": "direct", "blocks_in_flight": 3},
 }  # fmt: skip
@@ -56,7 +57,7 @@ def operator(kind: str = "balanced", machine: MachineSpec = MACHINE, **changes: 
 
 def plan_of(name: str, op: MoeOperator) -> Plan:
     """The plan of a strategy."""
-    return overlap_strategies.get(name)(op, STRATEGIES[name])
+    return overlap_strategies.get(name.partition(",")[0])(op, STRATEGIES[name])
 
 
 def simulated(part: Part, machine: MachineSpec = MACHINE) -> tuple[list[int], list[str]]:
@@ -266,17 +267,45 @@ def kernels_of(op: MoeOperator, role: str, **params: str) -> dict[str, Moves]:
 
 
 @pytest.mark.parametrize(("role", "chunk"), [("dispatch", 6), ("combine", 4)])
-def test_each_chunk_of_a_queue_ends_with_a_flag(role: str, chunk: int) -> None:
-    """A sender loads the head of a queue, copies at most a chunk for each GPU, has a fence, and stores a flag."""
+def test_each_chunk_of_a_queue_ends_with_flags(role: str, chunk: int) -> None:
+    """A sender loads the head of a queue, copies at most a chunk for each GPU, has a fence, and stores a flag.
+
+    A flag of combine is for one token, whose warp waits for it.
+    """
     op = operator(tokens_per_gpu=37)
     senders = kernels_of(op, role)[f"{role}, senders"].steps
     for column in senders.T:
         asks = np.flatnonzero(column["wait_where"] == 1)
         away = column[column["distance"] != 0]
+        chunks = []
         for distance in range(1, 4):
             rows, flags = (np.sum(away["distance"][away["n_operands"] == n] == distance) for n in (1, 0))
-            assert flags == -(-rows // chunk)
-        assert len(asks) == 2 * max(np.bincount(away["distance"][away["n_operands"] == 0], minlength=2))
+            chunks.append(-(-rows // chunk))
+            assert flags == (rows if role == "combine" else chunks[-1])
+        assert len(asks) == 2 * max(chunks)
+
+
+def test_receivers_of_combine_wait_token_by_token() -> None:
+    """In one batch, whatever the number of rows of a token, so that a warp waits for no other token."""
+    op = operator("uniform", tokens_per_gpu=16, top_k=3)
+    receivers = kernels_of(op, "combine")["combine, receivers"].steps
+    for column in receivers.T:
+        sums = column[column["wait_signal"] >= 0]
+        assert len(np.unique(sums["wait_signal"])) == len(sums) == 1 + sums["n_batched"][0]
+        assert len(np.unique(sums["n_operands"])) > 1
+
+
+def test_a_one_sided_exchange_has_a_row_for_each_gpu_of_a_token() -> None:
+    """Of 9 tokens with both experts on one of 2 GPUs each of these gets a row; DeepEP's form sends two."""
+    op = operator("uniform", ep=2, top_k=4)
+    sent = []
+    for name in ("moe-low-latency", "moe-low-latency, one-sided"):
+        part = next(one for one in plan_of(name, op).parts() if one.role == "dispatch")
+        steps = [one.steps for one in part.programs[0].operations if isinstance(one, Moves)]
+        sent.append(sum(int(((one["send"] >= 0) & (one["n_operands"] > 0)).sum()) for one in steps))
+    rows, copies = (len(np.flatnonzero(one.distance)) for one in (op.sent(0), op.copies_sent(0)))
+    assert sent == [rows, copies]
+    assert copies < rows
 
 
 def test_a_cached_layout_needs_no_counts() -> None:

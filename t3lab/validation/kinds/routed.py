@@ -28,7 +28,8 @@ STRATEGIES = {
     "fused_lag_ordered": "moe-fused",
 }
 # DeepEP's tests time a dispatch whose layout is that of an earlier one (tests/test_intranode.py, its cached handle).
-PARAMETERS: dict[str, Params] = {"deepep_normal": (("layout", "cached"),)}
+# TensorRT-LLM's one-sided kernels send a token once to a GPU.
+PARAMETERS: dict[str, Params] = {"deepep_normal": (("layout", "cached"),), "one_sided": (("row_for", "gpu"),)}
 UNITS = "communication_units"  # the parameter of a strategy for the SMs of dispatch and combine
 
 

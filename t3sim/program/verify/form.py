@@ -13,6 +13,7 @@ from t3sim.program.operations import (
     AT_OPERANDS,
     CACHED,
     DMA,
+    HERE,
     NONE,
     STORE,
     UPDATE,
@@ -222,7 +223,7 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
 
 
 def of_batches(moves: Moves) -> Iterator[str]:
-    """Yield what is malformed in batches: steps of one length, of which only the first waits."""
+    """Yield what is malformed in batches: steps of one length, whose signals are on their own GPU."""
     steps = moves.steps
     n, n_rows = np.array(steps["n_batched"]), len(steps)
     if not n.any():
@@ -231,11 +232,12 @@ def of_batches(moves: Moves) -> Iterator[str]:
     is_shared = moves.n_workgroups is not None and moves.n_workgroups != steps.shape[1]
     for k, c in zip(row.tolist(), column.tolist(), strict=True):
         first, rest = steps[k, c], steps[k + 1 : k + 1 + int(n[k, c]), c]
-        is_like = (rest["n_granules"] == first["n_granules"]) & (rest["n_operands"] == first["n_operands"])
-        is_free = (rest["wait_signal"] == NONE) & (rest["n_batched"] == 0)
+        is_like = rest["n_granules"] == first["n_granules"]
+        is_free = ((rest["wait_signal"] == NONE) | (rest["wait_where"] == HERE)) & (rest["n_batched"] == 0)
         if is_shared or n[k, c] < 0 or k + n[k, c] >= n_rows or not (is_like & is_free).all():
             where = step_name(moves, k * steps.shape[1] + c)
-            yield f"step {where} is batched with {int(n[k, c])} steps that are not as long, wait, or are not there"
+            what = "steps that are not as long, wait elsewhere, or are not there"
+            yield f"step {where} is batched with {int(n[k, c])} {what}"
             return
 
 

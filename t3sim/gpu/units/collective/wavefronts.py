@@ -4,8 +4,9 @@ Models: each wavefront has its own lines of a step, as many at a time as its reg
 proceeds independently: one that waits for a bank in refresh delays no other.  It loads again after it has stored.  A
 wavefront that adds waits ``sum_rounds`` times: the first operand is loaded with a part of the others, the next part of
 these when that has returned (decision 39); while the last part is outstanding, it stores complete lines.
-In a batch of steps of equal length, each wavefront takes whole steps: rows of tokens are copied concurrently, a warp
-each, which loads as many lines at a time as its registers hold.
+In a batch of steps of equal length, each wavefront takes whole steps: rows of tokens are copied or added up
+concurrently, a warp each, which waits for the signal of its step and loads as many lines at a time as its registers
+hold.
 The oldest wavefront has priority on the path to the L2: with round-robin they would all load at one time and all store
 at another.  Loads of the wavefronts of one SIMD unit follow each other at its share of the rate (decision 40).
 Leaves out: the time of other instructions; that a load occupies its line of the L1 while it waits for the path; that
@@ -24,6 +25,7 @@ from t3sim.gpu.units.collective.move_lines import (
     load_line_of,
     store_line_of,
 )
+from t3sim.gpu.units.signals import is_posted
 
 # In place of the cost of a line: the wavefront waits for operands or is done; it may load in a later slot.
 WAITS, MAY_LOAD_LATER = -3, -4
@@ -99,6 +101,8 @@ def act(gpu, moves, cu_index, steps, row, n_lines, number, store_queue, credit, 
             return WAITS
         step = steps[row + in_batch * moves.n_step_columns]
         first = turn % n_stretches * moves.wavefront_lines
+        if first == 0 and one.n_loaded == 0 and not is_posted(gpu, step):
+            return MAY_LOAD_LATER
     if first >= n_lines:
         return WAITS
     n_own = min(moves.wavefront_lines, n_lines - first)
