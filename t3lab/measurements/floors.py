@@ -11,8 +11,6 @@ import numpy as np
 from t3lab.measurements.columns import ANY_DEVICE, Column, Kind, Peaks, Row, Value
 from t3lab.measurements.words import ALL_LANES, COLLECTIVES, LOCAL, MOVED
 from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
-from t3sim.config.experts import experts_spec, routing_called
-from t3sim.workload.routings import routing_of
 
 ROUNDING = 0.01  # files round times to 10 ns and rates to two digits; a wrong rate is off by far more than 1 %
 ROUNDING_ABSOLUTE = 0.0101  # of a rate or time that was rounded to two digits
@@ -74,6 +72,9 @@ def _bytes_of_copies(row: Row, n_places: int) -> float:
 @cache
 def _copies(n_places: int, routing: str, numbers: tuple[int | None, ...]) -> int:
     """Return how many copies the tokens of a GPU have if each has one for each of the equal places of its experts."""
+    from t3sim.config.experts import experts_spec, routing_called  # measuring runs without pydantic
+    from t3sim.workload.routings import routing_of
+
     tokens, top_k, n_experts, groups, top_groups = numbers
     experts = experts_spec(
         n_experts=n_experts, top_k=top_k, hidden=1, intermediate=1, tokens_per_gpu=tokens, ep=1, groups=groups,
