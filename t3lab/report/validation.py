@@ -163,7 +163,7 @@ class Validation:
 
 def _by(points: pd.DataFrame, kind: str, columns: Sequence[str]) -> list[tuple[Group, pd.DataFrame]]:
     """Return a group of *points* for each source and each text of *columns*, titled by them."""
-    texts = [points[name].fillna("").astype(str) for name in ("source", *columns) if name in points]
+    texts = [points[name].astype("string").fillna("") for name in ("source", *columns) if name in points]
     found = []
     for key, members in points.groupby(texts, sort=False):
         source, *words = map(str, key)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from t3lab.report.validation import (
+    GROUPS,
     Aim,
     Summary,
     coverage_of,
@@ -21,6 +22,7 @@ from t3lab.report.validation import (
 )
 from t3lab.report.validation_figures import scatter_plots
 from t3lab.report.validation_report import report_html, report_markdown, write_report
+from t3lab.validation.kinds import SIMULATED_KINDS
 from t3sim.errors import InputDataError
 
 COLUMNS = (
@@ -138,6 +140,11 @@ class TestSummary:
         assert {group.title: len(members) for group, members in found} == {
             "dispatch a": 1, "dispatch b": 2, "a paper: dispatch b": 1
         }  # fmt: skip
+
+    @pytest.mark.parametrize("kind", sorted(set(SIMULATED_KINDS) - {group.kind for group in GROUPS}))
+    def test_every_kind_that_is_simulated_has_errors(self, kind: str, tmp_path: Path) -> None:
+        [row] = summary_texts(read_validation(write_tables(tmp_path, [point(kind, 2, 10.0, 11.0)])))
+        assert (row[0], row[6]) == (kind, "10.0 %")
 
     def test_nothing_simulated_has_no_errors(self, folder: Path) -> None:
         points = read_validation(folder).points
