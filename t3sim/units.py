@@ -167,7 +167,12 @@ def _unit_message(text: str, number_text: str, unit: str, kind: _Kind) -> str:
     for other in _KINDS:
         if other is not kind and unit in other.units:
             return f"`{text}` is {other.name}, here {kind.name} is needed, like `{kind.example}`"
-    if re.fullmatch(r"[kMGT]?i?b(it)?s?(/s|ps)?", unit) and kind in (_BYTES, _BANDWIDTH):
+    bits = re.fullmatch(r"([kMGT]?i?)b(it)?s?(/s|ps)?", unit)
+    if bits is not None and kind in (_BYTES, _BANDWIDTH):
+        in_bytes = bits[1] + ("B" if kind is _BYTES else "B/s")
+        number = _exact_decimal(Fraction(number_text), 8)
+        if in_bytes in kind.units and number is not None:
+            return f"`{text}` counts bits; {kind.name} is in bytes: did you mean `{number} {in_bytes}`?"
         return f"`{text}` counts bits; {kind.name} is in bytes, like `{kind.example}`"
     if f"{unit}/s" in kind.units:
         return f"`{text}` is an amount; did you mean `{number_text} {unit}/s`?"
@@ -178,7 +183,7 @@ def _unit_message(text: str, number_text: str, unit: str, kind: _Kind) -> str:
     return f"`{text}`: unknown unit `{_shown(unit)}`; {kind.name} takes {known}, like `{kind.example}`"
 
 
-def _exact_decimal(value: int, factor: int) -> str | None:
+def _exact_decimal(value: int | Fraction, factor: int) -> str | None:
     """``value / factor`` written without an exponent, or None if that takes over 12 decimals."""
     whole, rest = divmod(value, factor)
     decimals = ""
@@ -202,6 +207,11 @@ def usage_of(parser: Callable[..., Any]) -> str:
     """What *parser*, one of this module, reads."""
     kind, word = _PARSERS[parser]
     return kind.name + (f" or `{word}`" if word else "")
+
+
+def example_of(parser: Callable[..., Any]) -> str:
+    """A quantity as *parser* reads it; empty if that is none of this module."""
+    return _PARSERS[parser][0].example if parser in _PARSERS else ""
 
 
 def format_parsed(parser: Callable[..., Any], value: int) -> str:

@@ -10,14 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
 
 from t3sim.cli import PATH
 from t3sim.cli._errors import echo
-from t3sim.cli._tables import WIDTH, table_lines
+from t3sim.cli._tables import table_lines, wrap_text
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.errors import PointsFailed, UsageError
 from t3sim.registry import unknown_name
@@ -145,7 +144,7 @@ def validate(
             say_what_is_assumed(assumed, found.refused, points)
         echo(f"machine       {spec.name}, GEMMs by {tiling}")
         for title, n in operating_points_of(points).items():
-            echo(*wrap(f"at {title}: {n} points", WIDTH, initial_indent=" " * 14, subsequent_indent=" " * 14))
+            echo(*wrap_text(f"at {title}: {n} points", " " * 14, " " * 14))
         echo(f"simulations   {len(simulations)} distinct ones")
         runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
         workers = workers_with_cost(runner, jobs, scheduler)
@@ -187,7 +186,7 @@ def validate(
     if len(apart := summary_texts(validation, held_out)):
         show_errors("Of these, held-out points (validation/holdout.csv)", SUMMARY_TITLES, apart)
     for sentence in winner_sentences(cases_of(validation)):
-        echo(*wrap(sentence, WIDTH))
+        echo(*wrap_text(sentence))
     echo(*map(str, [*contents, *written]))
     raise_if_failed(pairs, directory / VALIDATION_NAME)
     if found.refused:
@@ -201,11 +200,11 @@ def operating_points_of(points: Iterable[Point]) -> Mapping[str, int]:
 
 
 def show_errors(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of errors, whose first two columns are words."""
+    """Print a table of errors, whose first two columns are words, without columns in which nothing stands."""
     columns = list(zip(*rows, strict=True)) or [()] * len(headings)
     cells = dict(zip(headings, columns, strict=True))
     words = {name: cells.pop(name) for name in headings[:2]}
-    echo(*table_lines(title, words, cells))
+    echo(*table_lines(title, words, {name: cells[name] for name in cells if any(cells[name])}))
 
 
 def raise_if_failed(pairs: Sequence[Compared], table: Path) -> None:
@@ -247,7 +246,7 @@ def say_what_is_assumed(assumed: Sequence[str], refused: Sequence[str], points: 
         n_more = len(sentences) - MAX_SENTENCES
         shown = [*sentences[:MAX_SENTENCES], *([f"... and {n_more} more"] if n_more > 0 else [])]
         for sentence in shown:
-            echo(*wrap(sentence, WIDTH, initial_indent=f"{title:13} ", subsequent_indent=" " * 14), err=is_error)
+            echo(*wrap_text(sentence, f"{title:13} ", " " * 14), err=is_error)
 
 
 def shipped_measurements() -> Path:

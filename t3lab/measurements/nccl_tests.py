@@ -256,11 +256,11 @@ def _collective_of(
                 [(collective, gpus)] = fitting
                 if names is by_bandwidth:
                     read.assumed.append(
-                        f"the table at {table.unit} {results[0].place} is of {collective}: so its two bandwidths say"
+                        f"the table at {table.unit} {results[0].place} is of {collective}, from busbw and algbw"
                     )
                 if len(counts) > 1:
                     read.assumed.append(
-                        f"the table at {table.unit} {results[0].place} is of {gpus} GPUs: so its two bandwidths say"
+                        f"the table at {table.unit} {results[0].place} is of {gpus} GPUs, from busbw and algbw"
                     )
                 return collective, gpus
             if table.ranks > 1:

@@ -70,9 +70,8 @@ def draw_experts(folder: Path) -> list[Path]:
                     markersize=3,
                     linewidth=1,
                 )
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            axes.set_title(f"{model}, {gpus} GPUs {machine}, routing {routing}", loc="left")
+            style.log_axes(axes, sorted(best["tokens_per_gpu"].unique()))
+            axes.set_title(f"{model}, {gpus} GPUs of {machine}, routing {routing}", loc="left")
             axes.set_ylabel("time (us)")
             style.light_grid(axes)
         every[-1].set_xlabel("tokens of a GPU")
@@ -163,8 +162,7 @@ def thresholds(candidates: pd.DataFrame) -> Drawing | None:
             axes.plot(line["m"], line["us"], dashes[str(scheme)], color=colours[str(scheme)], linewidth=1)
             known = line.loc[line["time_us"].notna()]
             axes.plot(known["m"], known["us"], color=colours[str(scheme)], marker="o", markersize=3, linestyle="")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        style.log_axes(axes, sorted(best.loc[best["case"].isin(cases), "m"].unique()))
         axes.set_title(case, loc="left")
         axes.set_ylabel("time (us)")
         style.light_grid(axes)

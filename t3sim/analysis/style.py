@@ -28,6 +28,7 @@ SMALL_VALUE_SIZE = 4.5
 STRATEGY_COLOURS = (  # by the order they declare; estimates in tints of what they are of
     "#999999", "#009E73", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#F3CF80", "#EAAE80", "#80CFB9",
 )  # fmt: skip
+MOST_TICKS = 12  # along an axis
 LAST = 1000  # place of what declares no order
 StrategyName = TypeVar("StrategyName", bound=str)
 SPARE_COLOURS = ("#CC79A7", "#F0E442", "#444444")
@@ -128,6 +129,21 @@ def light_grid(axes: Axes, axis: str = "y") -> None:
     """Thin lines behind the data."""
     axes.grid(axis=axis, linewidth=0.3, color=GRID_COLOUR)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
+
+
+def log_axes(axes: Axes, values: Sequence[float]) -> None:
+    """Make both axes logarithmic, with plain numbers at ticks: along x at *values*, of many at some."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    shown = values[:: -(-len(values) // MOST_TICKS)]
+    axes.set_xticks(shown, [f"{value:g}" for value in shown])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 10 * low else range(1, 10)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def line_of_sequential(axes: Axes) -> None:

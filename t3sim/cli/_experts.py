@@ -8,13 +8,13 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from t3sim.cli._errors import echo
+from t3sim.cli._tables import wrap_text
 
 if TYPE_CHECKING:
     from t3sim.advice.experts import ExpertsCase
     from t3sim.advice.search import Simulate
     from t3sim.config.experiment import RunSpec
 
-WIDTH = 80
 SMALL_US = 10.0  # shorter times have a decimal
 MOST_STRATEGIES, COLUMN = 5, 13
 
@@ -61,8 +61,10 @@ def table(members: Sequence[ExpertsCase]) -> list[str]:
     headings = [wrap(name, COLUMN - 1, break_on_hyphens=True) for name in names]
     height = max(map(len, headings))
     padded = [[*[""] * (height - len(lines)), *lines] for lines in headings]
-    title = f"{model or 'experts'}, {gpus} GPUs {machine}, routing {routing}: us by tokens of a GPU; * wins, ~ ties"
-    lines = wrap(title, WIDTH)
+    title = (
+        f"{model or 'experts'}, {gpus} GPUs of {machine}, routing {routing}: us by tokens of a GPU; `*` wins, `~` ties"
+    )
+    lines = wrap_text(title)
     for number, cells in enumerate(zip(*padded, strict=True)):
         start = "tokens  load" if number == height - 1 else ""
         lines.append(f"{start:>12}" + "".join(f"{cell:>{COLUMN}}" for cell in cells))
@@ -83,9 +85,7 @@ def table(members: Sequence[ExpertsCase]) -> list[str]:
         if words != last:
             starts.append(f"{words} from {case.experts.tokens_per_gpu}")
         last = words
-    lines += wrap(
-        f"Winner: {', '.join(starts)} tokens of a GPU; load: rows of the most loaded GPU over the mean.", WIDTH
-    )
+    lines += wrap_text(f"Winner: {', '.join(starts)} tokens of a GPU; load: rows of the most loaded GPU over the mean.")
     lines += hardware_lines(members)
     able = {one.candidate.strategy for case in members for one in case.simulated}
     reasons = {
@@ -93,7 +93,7 @@ def table(members: Sequence[ExpertsCase]) -> list[str]:
         if one.refused and one.candidate.strategy not in able
     }  # fmt: skip
     for name, reason in reasons.items():
-        lines += wrap(f"Cannot run here: {name} ({reason}).", WIDTH)
+        lines += wrap_text(f"Cannot run here: {name} ({reason}).")
     return lines
 
 
@@ -113,5 +113,5 @@ def hardware_lines(members: Sequence[ExpertsCase]) -> list[str]:
         told.setdefault(f"{one.candidate.strategy} would take", []).append(us)
     return [
         line for what, times in told.items()
-        for line in wrap(f"With hardware that does not exist, {' '.join([what, ', '.join(times)]).strip()}.", WIDTH)
+        for line in wrap_text(f"With hardware that does not exist, {' '.join([what, ', '.join(times)]).strip()}.")
     ]  # fmt: skip

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from t3sim.cli._tables import WIDTH, table_lines
+from t3sim.cli._tables import table_lines, wrap_text
 
 if TYPE_CHECKING:
     from t3sim.results.record import RunRecord
@@ -30,7 +29,7 @@ def results_lines(records: Sequence[RunRecord]) -> Iterator[str]:
         heading: [number(getattr(r, name), digits) for r in records] for heading, (name, digits) in columns.items()
     }
     yield from table_lines(f"Times (us) and speedup over sequential{shared}", words, _with_values(numbers))
-    yield from wrap(availability_of(r.strategy for r in records), WIDTH)
+    yield from wrap_text(availability_of(r.strategy for r in records))
 
 
 def traffic_lines(records: Sequence[RunRecord]) -> Iterator[str]:

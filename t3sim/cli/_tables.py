@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from textwrap import wrap
+from textwrap import TextWrapper, wrap
 
 WIDTH = 80
 GAP = "  "
 FOLDED = 14  # words of more characters may be broken
 NARROWEST = 4
+
+# Where words longer than a line may be broken: before the changes of a preset, else after folders of a path.
+BREAKS = (re.compile(r"(?=\+)"), re.compile(r"(?<=/)"))
 
 Columns = Mapping[str, Sequence[str]]  # heading -> a cell for each row
 
@@ -24,12 +28,32 @@ def counted(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
+class _Sentences(TextWrapper):
+    """Wraps at spaces, never at hyphens of names (``moe-low-latency``); words longer than a line at ``BREAKS``."""
+
+    def _split(self, text: str) -> list[str]:
+        room = self.width - max(len(self.initial_indent), len(self.subsequent_indent))
+        chunks = super()._split(text)
+        for breaks in BREAKS:
+            parts = (breaks.split(chunk) if len(chunk) > room else [chunk] for chunk in chunks)
+            chunks = [part for of_chunk in parts for part in of_chunk if part]
+        return chunks
+
+
+def wrap_text(text: str, initial_indent: str = "", subsequent_indent: str = "") -> list[str]:
+    """Return *text* in lines of ``WIDTH`` columns."""
+    sentences = _Sentences(
+        WIDTH, initial_indent, subsequent_indent, break_on_hyphens=False, break_long_words=False
+    )  # fmt: skip
+    return sentences.wrap(text)
+
+
 def table_lines(title: str, words: Columns, numbers: Columns) -> Iterator[str]:
     """Yield the lines of a table: columns of words flush left, then numbers flush right.
 
     No text is cut.  Numbers that do not fit next to the words stand in further tables, each with the words again.
     """
-    yield from wrap(title, WIDTH)
+    yield from wrap_text(title)
     number_widths = {heading: _width(heading, cells) for heading, cells in numbers.items()}
     of_words = [_width(heading, cells) for heading, cells in words.items()]
     room = WIDTH - sum(len(GAP) + one for one in number_widths.values())

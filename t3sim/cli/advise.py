@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from t3sim.cli import PATH
 from t3sim.cli._errors import echo
+from t3sim.cli._tables import WIDTH, wrap_text
 from t3sim.cli.config import folded, override_option
 from t3sim.cli.run import note, worker_options
 from t3sim.errors import PointsFailed, UsageError, lacking
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from t3sim.advice.thresholds import Sizes
     from t3sim.system.simulate import SimulationResult
 
-WIDTH = 80
 SMALL_US = 10.0  # shorter times have a decimal
 MOST_PARAGRAPHS = 24  # answers that are explained one by one
 MOST_SCHEMES, SCHEME_WIDTH = 6, 12  # columns of a table of thresholds
@@ -131,7 +131,7 @@ def advise(
                 left_out(error.message)
         first = (runs or layers)[0]
         name = f"{first.workload.model}-{first.machine.name.partition('+')[0]}"
-    echo(*(line for text in notes_on(target, overrides) for line in wrap(f"note: {text}", WIDTH)))
+    echo(*(line for text in notes_on(target, overrides) for line in wrap_text(f"note: {text}")))
     directory = output or default_folder(f"advice-{name}")
     with owned(directory), Simulator(phases or directory / PHASES_NAME, jobs, scheduler) as simulate:
         given = {} if host is None else {"host": host}
@@ -283,7 +283,7 @@ def thresholds_table(one: Sizes) -> list[str]:
             shown.append(f"{text}{mark}" if is_simulated else f"({text}){mark}")
         lines.append(f"{size.rows:>7}" + "".join(f"{cell:>{SCHEME_WIDTH}}" for cell in shown))
     starts = [f"{winner} from {start}" for *_, start, _, winner, _, _ in one.ranges()]
-    return [*lines, *wrap(f"Winner: {', '.join(starts)} tokens.", WIDTH)]
+    return [*lines, *wrap_text(f"Winner: {', '.join(starts)} tokens.")]
 
 
 def name_of(row: dict[str, object]) -> str:
@@ -296,4 +296,4 @@ def paragraph(answer: Answer) -> list[str]:
     """Return the text about one GEMM, in lines of at most ``WIDTH`` characters."""
     row = answer.row()
     head = f"{name_of(row)}, {row['m']} x {row['n']} x {row['k']}, TP {row['tp']}"
-    return [head, *(INDENT + line for text in answer.sentences() for line in wrap(text, WIDTH - len(INDENT)))]
+    return [head, *(line for text in answer.sentences() for line in wrap_text(text, INDENT, INDENT))]

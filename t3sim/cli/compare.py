@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
 
 from t3sim.cli import PATH
 from t3sim.cli._results import number, points_in_words
-from t3sim.cli._tables import WIDTH, table_lines
+from t3sim.cli._tables import table_lines, wrap_text
 
 if TYPE_CHECKING:
     from t3sim.analysis.compare import Compared
@@ -43,11 +42,11 @@ def _heads(one: Results, other: Results, found: Compared) -> Iterator[str]:
     for name, results in (("A", one), ("B", other)):
         given = results.resolved.get("overrides") or []
         text = f"{results.path}: {results.name}{''.join(f', -s {override}' for override in given)}"
-        yield from wrap(text, WIDTH, initial_indent=f"{name}   ", subsequent_indent=INDENT)
+        yield from wrap_text(text, f"{name}   ", INDENT)
     yield "inputs that differ, A and B:" if found.differing else "all inputs are the same"
     for key, values in list(found.differing.items())[:MOST_INPUTS]:
         before, after = (_with_unit(key, value) for value in values)
-        yield from wrap(f"{key}: {before} and {after}", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT * 2)
+        yield from wrap_text(f"{key}: {before} and {after}", INDENT, INDENT * 2)
     n_more = len(found.differing) - MOST_INPUTS
     if n_more > 0:
         yield f"{INDENT}and {n_more} more"
@@ -95,11 +94,11 @@ def _summary(one: Results, other: Results, found: Compared) -> Iterator[str]:
     text = f"{counts}, exactly as fast in {n_same}."
     if n_same == len(changes):
         text = f"All {len(changes)} points take exactly as long."
-    yield from wrap(text, WIDTH)
+    yield from wrap_text(text)
     for name, results, rows in (("A", one, found.only[0]), ("B", other, found.only[1])):
         if rows:
             text = f"Only in {name}: {len(rows)} of {len(results.rows)} points: {_names(results, rows)}"
-            yield from wrap(text, WIDTH)
+            yield from wrap_text(text)
 
 
 def _names(results: Results, rows: Sequence[int]) -> str:

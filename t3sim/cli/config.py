@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from t3sim.cli._tables import WIDTH
+from t3sim.cli._tables import wrap_text
 from t3sim.errors import PointsFailed
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None
     for line in summary(experiment):
         click.echo(line)
     for note in experiment.notes:
-        for line in wrap(f"note        {note}", WIDTH, subsequent_indent=" " * 12):
+        for line in wrap_text(f"note        {note}", subsequent_indent=" " * 12):
             click.echo(line)
     if experiment.refusals:
         n_all = len(experiment.points) + len(experiment.unmade)
@@ -67,9 +66,7 @@ def summary(experiment: Experiment) -> Iterator[str]:
 def folded(lines: Iterable[str]) -> Iterator[str]:
     """Yield *lines* that begin with a word of 12 columns, wrapped to the width of a terminal."""
     for line in lines:
-        yield from wrap(
-            line, WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False, break_long_words=False
-        )  # fmt: skip
+        yield from wrap_text(line, subsequent_indent=" " * 12)
 
 
 def _summary(experiment: Experiment) -> Iterator[str]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,7 +16,7 @@ import click
 from t3sim.cli import PATH
 from t3sim.cli._errors import GOES_ON, INTERRUPTED, echo
 from t3sim.cli._results import results_lines, traffic_lines
-from t3sim.cli._tables import WIDTH
+from t3sim.cli._tables import wrap_text
 from t3sim.cli.config import folded, override_option, summary, trace_root_option
 from t3sim.errors import InputDataError, ModelError, NotInstalledError, PointsFailed, lacking
 from t3sim.files import publish
@@ -105,7 +104,7 @@ def run(
     echo(*(f"{name:16} {path}" for name, path in files.items()))
     if "timeline" in files:
         echo("open the timeline at https://ui.perfetto.dev; it stays on your machine")
-    echo(*wrap(" ".join(found), WIDTH))
+    echo(*wrap_text(" ".join(found)))
     if absent:
         note(absent)
     for text in (*experiment.notes, *extrapolations(experiment.runnable)):
@@ -155,7 +154,7 @@ def workers_with_cost(
 
 def note(text: str) -> None:
     """Show a note on stderr, apart from the results."""
-    echo(*wrap(f"note: {text}", WIDTH, break_on_hyphens=False, break_long_words=False), err=True)
+    echo(*wrap_text(f"note: {text}"), err=True)
 
 
 @contextmanager

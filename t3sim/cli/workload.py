@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, get_args
 
 import click
 
 from t3sim.cli._errors import printable
-from t3sim.cli._tables import amount, counted
+from t3sim.cli._tables import amount, counted, wrap_text
 from t3sim.cli.config import aligned
 from t3sim.errors import UsageError
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from t3sim.config.experiment import ModelSpec, RunSpec, WorkloadSpec
     from t3sim.config.experts import ExpertsSpec
 
-WIDTH = 80
 GEMM_HEADINGS = ("GEMM", "phase", "M", "N", "local K", "GFLOP", "output MB", "FLOP/byte", "all-reduce MB")
 GATHERING_HEADINGS = ("GEMM", "phase", "M", "local N", "K", "GFLOP", "output MB", "FLOP/byte", "all-gather MB")
 # Of a model, whose last column is the element type of weights, and of activations where that is another.
@@ -105,7 +103,7 @@ def _of_model(name: str, tp: int | None, tokens: int | None) -> Iterator[list[st
     if not degrees:
         raise UsageError(f"{name} does not say on how many GPUs it runs: give --tp N")
     if model.notes:
-        yield [line for text in model.notes for line in wrap(text, WIDTH, subsequent_indent="  ")]
+        yield [line for text in model.notes for line in wrap_text(text, subsequent_indent="  ")]
     for degree in degrees:
         for i, group in enumerate(model.groups or (model.spec,), start=1):
             spec = group if tokens is None else group.model_copy(update={"tokens": tokens})
@@ -122,10 +120,10 @@ def _group(model: ModelSpec, tp: int, number: int) -> list[str]:
     from t3sim.workload.sublayers import SUBLAYERS, gemm_of, lacks, projections_of
 
     if model.group:
-        lines = wrap(f"group {number}: {model.group}", WIDTH, subsequent_indent="  ")
+        lines = wrap_text(f"group {number}: {model.group}", subsequent_indent="  ")
     else:
         lines = []
-    lines += wrap(f"{model.name} on {tp} GPUs: {_sizes(model)}", WIDTH, subsequent_indent="  ")
+    lines += wrap_text(f"{model.name} on {tp} GPUs: {_sizes(model)}", subsequent_indent="  ")
     tiling, rows = load_tiling(), []
     for part in SUBLAYERS:
         if lacks(model, part) is None:
@@ -159,7 +157,7 @@ def _experts_of(model: ModelSpec, gpus: int) -> list[str]:
     try:
         experts = experts_on(model, gpus)
     except ValueError as error:
-        return wrap(f"routed experts: {error}", WIDTH, subsequent_indent="  ")
+        return wrap_text(f"routed experts: {error}", subsequent_indent="  ")
     of = model.elements.experts if model.elements is not None else None
     types = "-" if of is None else of.weights if of.weights == of.activations else f"{of.weights}/{of.activations}"
     return _experts(experts, types)
@@ -184,7 +182,8 @@ def _experts(experts: ExpertsSpec, types: str) -> list[str]:
     rows = []
     for name, gemm in zip(("MoE FC-1", "MoE FC-2"), gemms_of(experts, mean_rows(experts)), strict=True):
         flops = 2 * int(busiest.sum()) * gemm.n * gemm.k
-        spread = f"{int(busiest.min())} to {int(busiest.max())}"
+        fewest, most = int(busiest.min()), int(busiest.max())
+        spread = str(most) if fewest == most else f"{fewest} to {most}"
         rows.append([name, spread, str(gemm.n), str(gemm.k), amount(flops / 1e9), types])
     dispatched, combined = exchanged_bytes(experts, routing)
     sent = (
@@ -194,7 +193,7 @@ def _experts(experts: ExpertsSpec, types: str) -> list[str]:
         f" {amount(weight_bytes(experts) / 1e9, 2)} GB of weights of experts"
     )
     table = aligned([EXPERT_HEADINGS, *rows], n_words=2)
-    return [*wrap(head, WIDTH, subsequent_indent="  "), *table, *wrap(sent, WIDTH, subsequent_indent="  ")]
+    return [*wrap_text(head, subsequent_indent="  "), *table, *wrap_text(sent, subsequent_indent="  ")]
 
 
 def _types(model: ModelSpec, sublayer: str) -> str:

@@ -13,7 +13,7 @@ from t3sim.config.machine_checks import machine_findings
 from t3sim.config.trees import Problems, found_words, placed, validated, with_value
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError
-from t3sim.units import format_bandwidth, format_frequency
+from t3sim.units import format_bandwidth, format_frequency, format_time
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,9 @@ def described_by_figures(machine: MachineSpec, preset: str = "") -> str:
         f"{gpu.n_compute_units} compute units, {flops:.0f} TFLOP/s FP16 at {format_frequency(gpu.compute_clock)},"
         f" {memory.bandwidth / 1e12:.2f} TB/s of memory, links of {format_bandwidth(link.bandwidth)} in each direction"
     )
+    if link.nic is not None and link.gpus_per_node is not None:
+        nic = f"network interfaces of {format_bandwidth(link.nic.bandwidth)} and {format_time(link.nic.latency)}"
+        figures += f", nodes of {link.gpus_per_node} GPUs, {nic}"
     return f"changed from {preset}: {figures}" if preset else figures
 
 

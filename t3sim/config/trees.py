@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
 from t3sim import units
+from t3sim.config.spec import Unit
 from t3sim.config.yaml_loader import Node, Position, type_name
 from t3sim.errors import ConfigError, Problem
 from t3sim.registry import nearest
@@ -186,7 +187,7 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     """A finding of pydantic in the words of this package."""
     kind, context, found = item["type"], item.get("ctx", {}), found_words(item.get("input"))
     if kind == "missing":
-        return "is missing"
+        return "is missing" + _meaning(model, location)
     if kind == "extra_forbidden":
         known = list(fields_at(model, location[:-1]))
         return unknown_key(str(location[-1]), ".".join(map(str, location[:-1])), known, can_guess)
@@ -209,6 +210,20 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
         length = context.get("max_length", context.get("min_length"))
         return f"found {context.get('actual_length')} values, {length} are needed"
     return str(item["msg"])
+
+
+def _meaning(model: type[BaseModel], location: tuple[Any, ...]) -> str:
+    """What a missing key means, and its unit or an example, if its spec describes it."""
+    field = fields_at(model, location[:-1]).get(str(location[-1]))
+    if field is None or not field.description:
+        return ""
+    text = field.description.partition(". ")[0].rstrip(".")
+    for extra in annotations_of(field):
+        if isinstance(extra, BeforeValidator) and (example := units.example_of(extra.func)):
+            text += f", like `{example}`"
+        elif isinstance(extra, Unit):
+            text += f" ({extra.name})"
+    return f": {text[0].lower() if text[1:2].islower() else text[0]}{text[1:]}"
 
 
 # Keys that do not exist, by section and name: computed from others, or names of earlier versions.

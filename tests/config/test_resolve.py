@@ -44,7 +44,23 @@ def test_naming_another_part_replaces_it():
 def test_a_machine_of_parts_needs_a_name():
     parts = "gpu: cu80, memory: hbm2-1tb, link: ring-75"
     assert machine(f"{{name: mine, {parts}}}").spec.name == "mine"
-    assert messages(f"{{{parts}}}") == [("name", "is missing")]
+    [(key, message)] = messages(f"{{{parts}}}")
+    assert (key, "is missing" in message) == ("name", True)
+
+
+def test_what_is_missing_is_described_with_its_unit_or_an_example():
+    """Of a network interface, which no preset has: newcomers have to know what the values are."""
+    said = dict(messages("{preset: t3-tiny, link: {topology: two-level, gpus_per_node: 2, nic: {}}}"))
+    assert "messages/s" in said["link.nic.message_rate"]
+    assert "`150 GB/s`" in said["link.nic.bandwidth"]
+    assert "latency from" in said["link.nic.latency"]
+
+
+def test_nodes_and_network_interfaces_are_described():
+    nic = "nic: {bandwidth: 50 GB/s, latency: 3 us, message_rate: 1000}"
+    text = machine(f"{{preset: t3-tiny, link: {{topology: two-level, gpus_per_node: 2, {nic}}}}}").description
+    for word in ("nodes of 2 GPUs", "50 GB/s", "3 us"):
+        assert word in text
 
 
 CROSS_FIELD = [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t3sim.cli._results import points_in_words, results_lines, sorted_records, traffic_lines
-from t3sim.cli._tables import WIDTH, table_lines
+from t3sim.cli._tables import WIDTH, table_lines, wrap_text
 from tests.analysis.folders import SEQUENTIAL, T3, study
 
 CELLS = st.text("abcdefgh -.,", min_size=1, max_size=60)
@@ -73,3 +73,13 @@ def test_rows_of_a_case_are_next_to_each_other_and_only_what_is_swept_has_a_colu
         "strategy": ["sequential", "t3", "t3"] * 2,
         "threshold": ["-", "5", "10"] * 2,
     }
+
+
+def test_long_names_break_at_their_parts_and_others_stay_whole():
+    """A changed machine is longer than a line; the name of a strategy is never divided at its hyphens."""
+    name = "h100" + "".join(f"+link.key{i}={i}GB/s" for i in range(9))
+    lines = wrap_text(f"on {name} take `moe-low-latency`", "  ", "    ")
+    assert max(map(len, lines)) <= WIDTH
+    assert "".join(line.strip() for line in lines).startswith(f"on {name}")
+    names = wrap_text("moe-low-latency " * 20)
+    assert {word for line in names for word in line.split()} == {"moe-low-latency"}

@@ -59,7 +59,8 @@ REFUSED = [
     (units.parse_cycles, 1000, "1000 has no unit; did you mean `1000 cycles`?"),
     (units.parse_cycles, "5 ns", "`5 ns` is a time, here a number of cycles is needed, like `1000 cycles`"),
     (units.parse_bandwidth, "150 GB", "`150 GB` is an amount; did you mean `150 GB/s`?"),
-    (units.parse_bandwidth, "150 Gbps", "`150 Gbps` counts bits; a bandwidth is in bytes, like `150 GB/s`"),
+    (units.parse_bandwidth, "150 Gbps", "`150 Gbps` counts bits; a bandwidth is in bytes: did you mean `18.75 GB/s`?"),
+    (units.parse_bandwidth, "400 Gb/s", "`400 Gb/s` counts bits; a bandwidth is in bytes: did you mean `50 GB/s`?"),
     (units.parse_bandwidth, 150, "150 has no unit; did you mean `150 GB/s`?"),
 ]
 

@@ -166,7 +166,10 @@ def test_the_algorithm_that_nccl_was_held_to_is_simulated_or_named(validate: Val
 
 @pytest.mark.parametrize(
     ("name", "machine", "reasons"),
-    [("all_reduce_two_hosts.txt", "h100", ["2 hosts", "2 hosts"]), ("trace_64_gpus.json", "h200", ["max_gpus"])],
+    [
+        ("all_reduce_two_hosts.txt", "h100", ["2 hosts of 8", "2 hosts of 8"]),
+        ("trace_64_gpus.json", "h200", ["max_gpus"]),
+    ],
 )
 def test_rows_that_are_no_ring_of_one_host_are_listed_with_the_reason(
     validate: Validate, name: str, machine: str, reasons: list[str]
@@ -178,6 +181,16 @@ def test_rows_that_are_no_ring_of_one_host_are_listed_with_the_reason(
         assert reason in point["reason"]
         assert not reason or answer.has("not simulated", reason)
         assert bool(point["error"]) == (not reason)
+
+
+@pytest.mark.parametrize(("gpus_per_node", "status"), [(8, "simulated"), (4, "not simulated")])
+def test_hosts_are_nodes_of_the_machine(validate: Validate, tmp_path: Path, gpus_per_node: int, status: str) -> None:
+    nic = "{bandwidth: 50 GB/s, latency: 3 us, message_rate: 100000000}"
+    machine = tmp_path / "nodes.yaml"
+    link = f"{{topology: two-level, gpus_per_node: {gpus_per_node}, nic: {nic}}}"
+    machine.write_text(f"{{preset: h100, name: nodes, link: {link}}}", encoding="utf-8")
+    answer = validate(case("all_reduce_two_hosts.txt"), machine=str(machine))
+    assert [point["status"] for point in answer.points] == [status, status]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from t3lab.measurements.samples import Measurement
 from t3lab.validation.bench import OPS, Bench, one
+from t3lab.validation.kinds.hosts import check_hosts
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
 from t3sim.collective.direct import ALGORITHMS, FORCED, NCCL
@@ -21,8 +22,9 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
     channels, protocol = str(row["nccl_channels"]), spelled_as(str(row["nccl_proto"]), ("auto", "Simple"))
 
     def make() -> Comparison:
-        if reason := _not_one_ring(row):
+        if reason := _not_simulated(row):
             raise NotSimulatedError(reason)
+        check_hosts(row, bench.machine)
         if protocol not in {"auto", "Simple"}:
             raise NotSimulatedError(f"the machine is not held to the protocol {protocol}")
         op, algorithm = OPS[str(row["collective"])], str(row.values.get("algorithm", NCCL))
@@ -39,11 +41,9 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
     return [bench.point(row, "time_us", make, kind=kind, host_us=bench.measurements.host_us(row))]
 
 
-def _not_one_ring(row: Measurement) -> str:
-    """Say why a collective is none of the rings of one host that are simulated; empty if it may be one."""
+def _not_simulated(row: Measurement) -> str:
+    """Say why a collective is none of those that are simulated; empty if it may be one."""
     name, algorithm = str(row["collective"]), str(row.values.get("nccl_algo", "Ring"))
-    if int(row.values.get("hosts", 1)) > 1:
-        return f"{row['hosts']} hosts: transfers between hosts are not modelled"
     if name not in OPS:
         return f"{name.replace('_', '-')}: no such collective is simulated"
     if spelled_as(algorithm, HELD) not in HELD:

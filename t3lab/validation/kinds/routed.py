@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from t3lab.measurements.samples import Measurement
+from t3lab.validation.kinds.hosts import check_hosts
 from t3lab.validation.kinds.operators import given_parameters
 from t3lab.validation.point import NotSimulatedError
 from t3sim.config.experts import ExpertsSpec, experts_spec, routing_called
@@ -35,16 +36,8 @@ UNITS = "communication_units"  # the parameter of a strategy for the SMs of disp
 
 def experts_of_row(row: Measurement, machine: MachineSpec, **more: Any) -> ExpertsSpec:
     """Return the layer that *row* is of; raises ``ValueError`` if there is no such one, or not on *machine*."""
-    gpus, hosts = int(row["gpus"]), int(row.values.get("hosts", 1))
-    if gpus % hosts:
-        raise NotSimulatedError(f"{gpus} GPUs in {hosts} hosts: hosts have equal numbers of GPUs")
-    each, per_node = gpus // hosts, machine.link.gpus_per_node
-    if hosts > 1 and per_node != each:
-        nodes = "is one host" if per_node is None else f"has nodes of {per_node}"
-        needed = f"`link.topology: two-level`, `link.gpus_per_node: {each}` and a `link.nic`"
-        raise NotSimulatedError(f"{hosts} hosts of {each} GPUs: {machine.name} {nodes}; give {needed}")
-    if hosts == 1 and per_node is not None and each > per_node:
-        raise NotSimulatedError(f"one host of {each} GPUs: {machine.name} has nodes of {per_node}")
+    check_hosts(row, machine)
+    gpus = int(row["gpus"])
     groups = {name: int(row[name]) for name in ("groups", "top_groups") if row.values.get(name)}
     return experts_spec(
         n_experts=int(row["experts"]), top_k=int(row["top_k"]), hidden=int(row["hidden"]), ep=gpus,

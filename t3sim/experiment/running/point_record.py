@@ -6,6 +6,8 @@ from t3sim.results.record import RunRecord
 from t3sim.strategies import Phase
 from t3sim.system.simulate import SimulationResult, summed
 
+EXCHANGES = ("all_reduce", "all_to_all", "send_receive", "broadcast")  # roles of collectives of one kernel
+
 
 def record_of(result: SimulationResult) -> RunRecord:
     """Return the result row of one point (comparisons with other points are left to ``derive``)."""
@@ -15,6 +17,7 @@ def record_of(result: SimulationResult) -> RunRecord:
     reserved = run.strategy_params.get("communication_units") or None
     gemm_phase, fused, split = result.phase("gemm"), result.phase("fused"), result.phase("split")
     reduce_scatter, all_gather = result.phase("reduce_scatter"), result.phase("all_gather")
+    exchange = summed([result.phase(role) for role in EXCHANGES])
     together = fused or split
     # The kernels of a layer of experts that is not fused, one after the other.
     stages = summed(result.phases) if workload.operator == "moe" and together is None else None
@@ -24,9 +27,7 @@ def record_of(result: SimulationResult) -> RunRecord:
         plain = [one.by_role.get("gemm") for one in result.sublayers if not {"fused", "split"} & one.by_role.keys()]
         producer = summed([*plain, together])
     alone = [gemm_phase, reduce_scatter] if together is None and stages is None else [producer]
-    gathers = (
-        [all_gather, result.phase("all_reduce"), result.phase("all_to_all")] if split is None else []
-    )  # else it is part of the split run
+    gathers = [all_gather, exchange] if split is None else []  # else it is part of the split run
     phases = [phase for phase in (*alone, *gathers) if phase is not None]
 
     def total(counter: str, *parts: Phase | None) -> int:
@@ -37,9 +38,9 @@ def record_of(result: SimulationResult) -> RunRecord:
 
     # A collective of compute units bypasses the L2: what it reads and writes alone is what it does in a split run.
     # The one in a fused run is the reduce-scatter of the output, or the all-gather of A; in a layer of experts it is
-    # all other movements of data.
+    # all other movements of data.  Collectives of one kernel that are neither count as a reduce-scatter.
     is_gathered = workload.operator == "ag-gemm"
-    scatter = fused if fused is not None and not is_gathered else stages or reduce_scatter
+    scatter = fused if fused is not None and not is_gathered else stages or summed([reduce_scatter, exchange])
     gather = fused if fused is not None and is_gathered else all_gather
     counters = producer.counters if producer is not None else {}
     accesses = counters.get("l2_accesses", 0)
