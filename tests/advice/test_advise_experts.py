@@ -80,7 +80,7 @@ def test_parts_add_up_and_thresholds_cover_all_tokens(answer: tuple[Path, str]) 
 def test_the_table_fits_a_terminal_and_figures_are_drawn(answer: tuple[Path, str]) -> None:
     folder, output = answer
     assert max(map(len, output.splitlines())) <= 80 + len(str(folder))
-    assert "4 GPUs h200, routing balanced" in " ".join(output.split())
+    assert "4 GPUs of h200, routing balanced" in " ".join(output.split())
     assert (folder / "experts.png").stat().st_size > 0
 
 
