@@ -26,8 +26,9 @@ from t3lab.validation.timelines import REMOTE_KERNEL, Timeline, folder_of, shape
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
+from t3sim.workload.matrix_cycles import matrix_cycles
 from t3sim.workload.operands import slices_of
-from t3sim.workload.tiling import ELEMENT_BYTES, make_tile_trace, matrix_cycles
+from t3sim.workload.tiling import ELEMENT_BYTES, make_tile_trace
 
 Order = Literal["next", "naive"]
 TRITON_KERNELS = ("gemm", REMOTE_KERNEL)

@@ -19,7 +19,8 @@ import numpy as np
 from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.errors import UsageError
 from t3sim.program.contents import Rows
-from t3sim.program.moe_operator import HeldRows, MoeOperator, Places
+from t3sim.program.moe_operator import MoeOperator
+from t3sim.program.moe_rows import HeldRows, Places
 from t3sim.program.operations import (
     AT_OPERANDS,
     NIC,

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.program.moe_normal import NEW, NormalLayer
-from t3sim.program.moe_operator import MoeOperator, TokenCopies, position_in
+from t3sim.program.moe_operator import MoeOperator
+from t3sim.program.moe_rows import TokenCopies, position_in
 from t3sim.program.operations import NONE, STORE, Ints, Memory, Operation, Post, Wait
 from t3sim.program.row_steps import Steps, batched, copies_to, in_columns, joined, steps, waiting
 

@@ -26,7 +26,7 @@ from t3sim.config.limits import FINEST_TICKS_HZ
 from t3sim.errors import UsageError
 from t3sim.program.contents import Rows
 from t3sim.program.moe_layer import COPY_WARPS, UNROLLED_BYTES, MoeLayer
-from t3sim.program.moe_operator import position_in
+from t3sim.program.moe_rows import position_in
 from t3sim.program.operations import NONE, STORE, Buffer, Ints, Moves, Operation, Post, Wait
 from t3sim.program.row_steps import Steps, batched, by_one_warp, copies_to, in_columns, joined, parted, steps, waiting
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from t3sim.program.moe_layer import COPY_WARPS, UNROLLED_BYTES
 from t3sim.program.moe_normal import NormalLayer
-from t3sim.program.moe_operator import TokenCopies
+from t3sim.program.moe_rows import TokenCopies
 from t3sim.program.operations import Ints, Operation, Wait
 from t3sim.program.row_steps import Steps, batched, copies_to, in_columns, steps, waiting
 

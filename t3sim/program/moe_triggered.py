@@ -20,7 +20,8 @@ from t3sim.config.limits import ROWS_OF_COMMAND
 from t3sim.errors import UsageError
 from t3sim.program.moe_fused import FusedLayer, Returned
 from t3sim.program.moe_layer import program_of_stages
-from t3sim.program.moe_operator import HeldRows, MoeOperator, position_in
+from t3sim.program.moe_operator import MoeOperator
+from t3sim.program.moe_rows import HeldRows, position_in
 from t3sim.program.operations import DMA, NONE, STORE, UPDATE, Ints, Moves, Operation, Program, Wait
 from t3sim.program.row_steps import Steps, batched, in_columns, joined, steps, waiting
 

@@ -16,7 +16,8 @@ from typing import overload
 from t3sim.config.machine import MachineSpec
 from t3sim.program.compare import difference, digest
 from t3sim.program.operations import Gemm, Program
-from t3sim.workload.tiling import ELEMENT_BYTES, matrix_cycles
+from t3sim.workload.matrix_cycles import matrix_cycles
+from t3sim.workload.tiling import ELEMENT_BYTES
 
 
 class Ranks(Sequence[Program]):

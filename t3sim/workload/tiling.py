@@ -14,8 +14,8 @@ A kernel may split k (``split_k``): its slices are divided among *panels*, and e
 each panel, which stores a partial sum.  In each chunk all tiles of a panel come before those of the next one.  In a
 kernel that does not, every output element belongs to exactly one workgroup and to exactly one wavefront of it.
 
-The rules of a tiling (what a compute unit must hold, and what the tracker can distinguish) are here too, and the
-share of its time in which a GEMM multiplies (decision 44).  Leaves out Stream-K, whose workgroups end inside a tile.
+The rules of a tiling (what a compute unit must hold, and what the tracker can distinguish) are here too.
+Leaves out Stream-K, whose workgroups end inside a tile.
 Pinned by ``tests/workload/test_tiling.py``.
 """
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,6 @@ from t3sim.workload.operands import (
     bytes_of_a,
     k_slice_of,
     loaded_shares,
-    matrix_rate,
-    operand_bytes,
     slices_of,
     whole_k,
 )
@@ -379,45 +377,6 @@ def resident_workgroups(machine: MachineSpec, tiling: TilingSpec) -> int:
         unit.max_threads // n_threads,
     )
     return min(*held, 1 if tiling.persistent else MOST_RESIDENT_WORKGROUPS)
-
-
-class MatrixCycles(NamedTuple):
-    """Cycles of the compute clock that a GEMM takes."""
-
-    used: float  # at the matrix peak of all compute units
-    least: float  # if others take what its last round of tiles leaves
-    whole: float
-
-
-def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: int = 0) -> MatrixCycles:
-    """Return in how many cycles a GEMM multiplies, and how many it takes.
-
-    It has *n_units* of them. Each multiplies its tiles at ``matrix_efficiency``, or as fast as the L2 has operands,
-    and stores each, which others hide that multiply on it; some have no tile in the last round. Operands and output
-    pass the DRAM once, and *n_sent* bytes of the output the link. A closed form: what waits for others is left out.
-    """
-    gpu, gemm, tiling = machine.gpu, trace.gemm, trace.tiling
-    n_elements, n_resident = math.prod(tiling.workgroup_tile), resident_workgroups(machine, tiling)
-    n_slices = trace.n_slices
-    longest = -(-n_slices // tiling.split_k) / n_slices  # of k, what a workgroup has of it
-    peak = gpu.compute_unit.matrix_flops_per_cycle * matrix_rate(gpu.compute_unit, gemm)
-    at_peak = 2 * n_elements * multiplied_k(trace) * longest / peak
-    # Rows and columns, of a slice; of two workgroups each loads half of what both need, as if tiles were square.
-    loaded = sum(tiling.workgroup_tile) * (3 if tiling.cluster == 2 else 4) / 4
-    l2_rate = min(gpu.compute_unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / n_units)
-    load = n_slices * longest * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
-    multiply = max(at_peak / gpu.compute_unit.matrix_efficiency, load)
-    store = n_elements * trace.stored_element_bytes / gpu.compute_unit.l2_store_bytes_per_cycle
-    store += tiling.epilogue
-    of_tile = max(multiply, (multiply + store) / n_resident)
-    n_moved = operand_bytes(gemm) + gemm.m * gemm.n * ELEMENT_BYTES
-    elsewhere = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth) * gpu.compute_clock
-    n_tiles = trace.n_workgroups
-    return MatrixCycles(
-        at_peak / longest * n_tiles / tiling.split_k / gpu.n_compute_units,
-        max(n_tiles / n_units * of_tile, elsewhere),
-        max(-(-n_tiles // n_units) * of_tile, elsewhere),
-    )
 
 
 def size_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:

@@ -19,7 +19,8 @@ from t3sim.program.plan import Part, matrix_share
 from t3sim.registry import encoded
 from t3sim.strategies import overlap_strategies
 from t3sim.workload.kernel_choice import tiling_of
-from t3sim.workload.tiling import make_tile_trace, matrix_cycles
+from t3sim.workload.matrix_cycles import matrix_cycles
+from t3sim.workload.tiling import make_tile_trace
 from tests.harness.machines import machine
 from tests.harness.sms import measured_rows
 from tests.harness.sublayers import point

@@ -27,7 +27,8 @@ from t3sim.strategies import in_order, overlap_strategies
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import TileTrace, make_tile_trace, matrix_cycles
+from t3sim.workload.matrix_cycles import matrix_cycles
+from t3sim.workload.tiling import TileTrace, make_tile_trace
 from tests.conftest import cases
 from tests.harness.machines import machine
 from tests.harness.rings import point

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t3sim.errors import ModelError
-from t3sim.program.moe_operator import places_of
+from t3sim.program.moe_rows import places_of
 from tests.program.test_moe_layer import operator
 
 

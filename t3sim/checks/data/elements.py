@@ -27,7 +27,7 @@ from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.errors import UsageError
 from t3sim.program.contents import Content, Rows, rectangles
 from t3sim.program.operations import Gemm, Program, tile_granules
-from t3sim.program.verify.follow import contents_of
+from t3sim.program.verify.places import contents_of
 from t3sim.program.verify.tiles import HALVES, output_granule, parts_of_granule
 from t3sim.workload.tiling import ELEMENT_BYTES
 

@@ -10,9 +10,8 @@ If all ranks run one program, rank 0 represents all: what it sends to distance d
 """
 
 from collections import deque
-from collections.abc import Generator, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,39 +40,11 @@ from t3sim.program.verify.ledger import (
     step_posts,
     waited_at,
 )
-from t3sim.program.verify.places import Map, followed_buffers
+from t3sim.program.verify.places import Map, contents_of, followed_buffers
 from t3sim.program.verify.shadow import BAD, CLOCK, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value, distances_of
+from t3sim.program.verify.threads import Actor, Blocked, Steps, Thread, having_done
 from t3sim.program.verify.tiles import TileState, parts_in, segments, tile_state
 from t3sim.program.verify.words import Findings, Words
-
-Steps = Generator["Blocked", None, Clock]
-
-
-class Blocked(NamedTuple):
-    """What a thread waits for: a key that is woken, and in words."""
-
-    key: Hashable
-    what: str = ""
-
-
-@dataclass(eq=False)
-class Thread:
-    """Something that acts step by step, for an operation of a rank."""
-
-    number: Number
-    steps: Steps
-    parent: Hashable = None  # key of who waits for its end
-    blocked: Blocked | None = None
-    end: Clock | None = None
-
-
-class Actor(NamedTuple):
-    """An action: of which operation, which thread, the how manieth of it, and what is known before it."""
-
-    number: Number
-    thread: int
-    action: int
-    clock: Clock
 
 
 class Following:
@@ -518,19 +489,3 @@ class Following:
                 texts += [f"lacks the contribution of {self._givers(due & ~held)}"] if due & ~held else []
                 texts += [f"has a contribution of {self._givers(held & ~due)} in it"] if held & ~due else []
             self.findings.add("sums", f"{what} {where} {' and '.join(texts)}")
-
-
-def contents_of(program: Program) -> list[Content | Rows]:
-    """Return what *program* says that memories hold, operands and what is made included."""
-    found = [one for one in (*program.inputs, *program.outputs) if isinstance(one, Content | Rows)]
-    for one in program.operations:
-        found += one.a_content if isinstance(one, Gemm) else ()
-        found += [one.makes] if isinstance(one, Gemm | Moves) and one.makes is not None else []
-    return found
-
-
-def having_done(clock: Clock, thread: int, n_actions: int) -> Clock:
-    """Return *clock* of one that has itself done *n_actions* of *thread*."""
-    own = clock.copy()
-    own[0, thread] = max(own[0, thread], n_actions)
-    return own

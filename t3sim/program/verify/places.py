@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.program.contents import Content, Rows
 from t3sim.program.operations import NONE, Buffer, Gemm, Ints, Moves, Program
 
 
@@ -88,3 +89,12 @@ def followed_buffers(programs: Sequence[Program]) -> set[str]:
             granules = np.asarray(place, np.int64).ravel()
             found.update(every.number(granules[granules >= 0]).tolist())
     return {every.buffers[number].name for number in found}
+
+
+def contents_of(program: Program) -> list[Content | Rows]:
+    """Return what *program* says that memories hold, operands and what is made included."""
+    found = [one for one in (*program.inputs, *program.outputs) if isinstance(one, Content | Rows)]
+    for one in program.operations:
+        found += one.a_content if isinstance(one, Gemm) else ()
+        found += [one.makes] if isinstance(one, Gemm | Moves) and one.makes is not None else []
+    return found

@@ -1,7 +1,8 @@
 """Causes of endless waits in symbolic execution: missing posts, or circular waits."""
 
-from t3sim.program.verify.follow import Blocked, Following
+from t3sim.program.verify.follow import Following
 from t3sim.program.verify.ledger import Number, waits_of
+from t3sim.program.verify.threads import Blocked
 
 
 def note_missing_posts(following: Following) -> None:
