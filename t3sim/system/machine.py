@@ -49,6 +49,7 @@ class Machine:
         self.cores = list(cores)
         self.devices = [Device(self.env, f"gpu[{d}]", core, quantum) for d, core in enumerate(cores)]
         self.links: dict[int, Link] = {}  # by the GPU that sends
+        self._receivers: dict[int, NDArray[np.intp]] = {}
         # Granules, to each GPU and to its sums, but for what one hears of itself.
         self.n_delivered, self.n_contributed = [0] * len(cores), [0] * len(cores)
 
@@ -73,14 +74,27 @@ class Machine:
             n_to_all = np.count_nonzero((distances == EVERY) & (messages["kind"] < SIGNAL))
             self._hand(d, 0, messages, int(n_to_all) * (self.ranks.per_node - 1))
             return
-        is_for_one = bool((distances == distances[0]).all()) and distances[0] != EVERY
-        every = np.unique(distances).tolist()
         if (distances == EVERY).any():
-            every = sorted({*every, *range(self.ranks.per_node)} - {EVERY})
-        for distance in [int(distances[0])] if is_for_one else every:
-            part = messages if is_for_one else heard_by(messages, distance, self.ranks)
-            if len(part):
-                self._hand(d, self.receiver(d, self.ranks.back(distance)), part)
+            every = {*np.unique(distances).tolist(), *range(self.ranks.per_node)} - {EVERY}
+            for distance in sorted(every):
+                if len(part := heard_by(messages, distance, self.ranks)):
+                    self._hand(d, self.receiver(d, self.ranks.back(distance)), part)
+            return
+        receivers = self._receivers_of(d)[distances]
+        if (distances == distances[0]).all():
+            self._hand(d, int(receivers[0]), messages)
+            return
+        order = np.lexsort((distances, receivers))
+        starts = np.flatnonzero(np.diff(receivers[order])) + 1
+        for part in np.split(order, starts):
+            self._hand(d, int(receivers[part[0]]), messages[part])
+
+    def _receivers_of(self, d: int) -> NDArray[np.intp]:
+        """Return the core that represents the GPU from which GPU *d* is at a distance, by that distance."""
+        if d not in self._receivers:
+            back = self.ranks.back(np.arange(self.n_gpus)).tolist()
+            self._receivers[d] = np.array([self.receiver(d, distance) for distance in back], np.intp)
+        return self._receivers[d]
 
     def _hand(self, d: int, receiver: int, messages: NDArray[Any], n_more: int = 0) -> None:
         """Hand *messages* of GPU *d* to *receiver*, to which they are *n_more* granules more."""
