@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from t3sim.cli._tables import table_lines, wrap_text
+from t3sim.cli._tables import amount, table_lines, wrap_text
 
 if TYPE_CHECKING:
     from t3sim.results.record import RunRecord
@@ -40,7 +40,7 @@ def traffic_lines(records: Sequence[RunRecord]) -> Iterator[str]:
     columns["link"] = "link_bytes"
     records = sorted_records(records)
     shared, words = points_in_words(records)
-    numbers = {heading: [number(getattr(r, name), 1, 1e6) for r in records] for heading, name in columns.items()}
+    numbers = {heading: [_megabytes(getattr(r, name)) for r in records] for heading, name in columns.items()}
     numbers["L2 hits (%)"] = [number(r.l2_hit_rate, 1, 0.01) for r in records]
     limits = [r.mca_threshold or NOTHING for r in records]
     if limits not in words.values():
@@ -135,6 +135,10 @@ def _workload_name(record: RunRecord) -> str:
 def number(value: float | None, digits: int, unit: float = 1) -> str:
     """Return *value* over *unit* as a cell."""
     return NOTHING if value is None else f"{value / unit:.{digits}f}"
+
+
+def _megabytes(n_bytes: int | None) -> str:
+    return NOTHING if n_bytes is None else amount(n_bytes / 1e6)
 
 
 def _varies(cells: Sequence[str], strategies: Sequence[str]) -> bool:

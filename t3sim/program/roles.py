@@ -40,7 +40,8 @@ class Roles:
         n_units = stop - self._first
         if len(names) > n_units:
             key = "machine.gpu.n_compute_units" if units is None else "strategy.communication_units"
-            raise UsageError(f"{key}: is {n_units}, and the collective has {len(names)} roles; take as many")
+            least = len(names)
+            raise UsageError(f"{key}: is {n_units}, and the collective has {least} concurrent kernels; take {least}")
         self.op, self.n_channels = op, min(spec.channels, n_units // max(len(names), 1))
         self.columns: dict[str, list[list[Step]]] = {name: [[] for _ in range(self.n_channels)] for name in names}
         self.messages: list[Step] = []

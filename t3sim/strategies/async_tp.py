@@ -42,9 +42,7 @@ def async_tp_program(op: Operator, rank: int, host: int) -> Program:
     return program(op, rank, memory, *run_by(op, operations, host), outputs=(chunks.reduced("own gemm"),))
 
 
-ONE_NODE = (
-    "PyTorch's symmetric memory is that of GPUs which address each other; take `flux-push` or `copy-engine-scatter`"
-)
+ONE_NODE = "PyTorch's symmetric memory spans the GPUs of one node; take `flux-push` or `copy-engine-scatter`"
 
 
 @strategy(

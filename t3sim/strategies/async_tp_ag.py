@@ -47,7 +47,7 @@ def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
     return program(op, rank, memory, *run_by(op, operations, host), inputs=(rows,), outputs=outputs)
 
 
-ONE_NODE = "PyTorch's symmetric memory is that of GPUs which address each other; take `flux-ag`"
+ONE_NODE = "PyTorch's symmetric memory spans the GPUs of one node; take `flux-ag`"
 
 
 @strategy(

@@ -52,7 +52,9 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
     return program(op, rank, memory, *operations, outputs=(everything,))
 
 
-ONE_NODE = "it loads from the memory of other GPUs; take `flux-push` or `t3-direct`"
+ONE_NODE = (
+    "its kernel loads from other GPUs' memory, which it reaches in its node only; take `flux-push` or `t3-direct`"
+)
 
 
 @strategy(

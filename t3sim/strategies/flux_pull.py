@@ -54,7 +54,7 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     return program(op, rank, memory, *operations, outputs=(reduced,))
 
 
-ONE_NODE = "it loads from the memory of other GPUs; take `flux-push`"
+ONE_NODE = "its kernel loads from other GPUs' memory, which it reaches in its node only; take `flux-push`"
 
 
 @strategy(

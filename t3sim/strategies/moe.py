@@ -41,7 +41,10 @@ SHARED = Parameter(
             " second stream, concurrent with that kernel on the other compute units.",
 )  # fmt: skip
 
-ONE_NODE = "it stores at GPUs that it addresses; take `moe-sequential` or `moe-low-latency`"
+ONE_NODE = (
+    "its kernel stores into other GPUs' memory, which it reaches in its node only;"
+    " take `moe-sequential` or `moe-low-latency`"
+)
 Layer = TypeVar("Layer", bound=MoeLayer)
 # Between dispatch and combine: role of its part, name, what it does.
 GEMM_STAGES: tuple[tuple[str, str, Callable[[MoeLayer], list[Operation]]], ...] = (

@@ -51,7 +51,7 @@ def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> 
     return replace(by_engine, operations=tuple(operations))
 
 
-ONE_NODE = "its compute units store at GPUs that they address; take `flux-push` or `flux-ag`"
+ONE_NODE = "its kernel stores into other GPUs' memory, which it reaches in its node only; take `flux-push` or `flux-ag`"
 
 
 @strategy(

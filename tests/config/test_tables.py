@@ -83,3 +83,9 @@ def test_long_names_break_at_their_parts_and_others_stay_whole():
     assert "".join(line.strip() for line in lines).startswith(f"on {name}")
     names = wrap_text("moe-low-latency " * 20)
     assert {word for line in names for word in line.split()} == {"moe-low-latency"}
+
+
+def test_small_traffic_is_not_shown_as_none() -> None:
+    lines = list(traffic_lines([dataclasses.replace(SEQUENTIAL, link_bytes=2048, dram_rs_read_bytes=0)]))
+    assert "0.002" in lines[-1].split()
+    assert "0.0" in lines[-1].split()

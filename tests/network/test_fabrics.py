@@ -137,3 +137,16 @@ def test_a_plugin_adds_a_fabric(tmp_path: Path) -> None:
     given = [one for setting in settings for one in ("-s", setting)]
     done = t3sim_here("run", experiment(tmp_path), "-o", tmp_path / "out", "--check", "--data", *given, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("fabric", [(), SWITCH, MESH])
+def test_a_network_interface_that_nothing_uses_is_refused(fabric: tuple[str, ...], tmp_path: Path) -> None:
+    """With its place: on one node it would be ignored."""
+    experiment = tmp_path / "e.yaml"
+    collective = "{op: all-reduce, size: 24 KiB, gpus: 4}"
+    experiment.write_text(f"name: x\nmachine: t3-tiny\nworkload: {{collective: {collective}}}\nstrategy: sequential\n")
+    overrides = [word for key in (*fabric, NIC) for word in ("-s", key)]
+    done = t3sim_here("config", "check", experiment, *overrides, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "machine.link.nic" in done.stderr
+    assert "two-level" in done.stderr
