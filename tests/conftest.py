@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 # Processes that tests start use each other's byte code, also where the environment says not to write it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Test processes run in parallel: threads of matrix products would wait for each other.  NumPy reads this once.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The same examples in every run: a failure is seen again by whoever looks for it.
 settings.register_profile("t3sim", derandomize=True, deadline=None, print_blob=True)

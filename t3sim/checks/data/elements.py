@@ -166,9 +166,8 @@ class Elements:
         """Return the parts as they are first stored: operands of GEMMs in their type, all others in that of outputs."""
         n_given = self.n * self.stride
         given = [ELEMENT_TYPES[one.trace.gemm.element].significand for one in gemms if one.a_content]
-        parts = rounded(self.parts, self.significand)
-        parts[:, :n_given] = rounded(self.parts[:, :n_given], min(given, default=self.significand))
-        return parts
+        parts = rounded(self.parts[:, :n_given], min(given, default=self.significand))
+        return np.concatenate([parts, rounded(self.parts[:, n_given:], self.significand)], axis=1)
 
     def _typed_part(self, rank: int, names: Ints) -> Ints:
         """Return what *rank*, or the expert of that number, has of the elements *names*, typed."""
