@@ -38,6 +38,8 @@ def traffic_lines(records: Sequence[RunRecord]) -> Iterator[str]:
         f"{of} {way}": f"dram_{of.lower()}_{way}_bytes" for of in ("GEMM", "RS", "AG") for way in ("read", "write")
     }
     columns["link"] = "link_bytes"
+    if any(record.nic_bytes is not None for record in records):
+        columns["network"] = "nic_bytes"
     records = sorted_records(records)
     shared, words = points_in_words(records)
     numbers = {heading: [_megabytes(getattr(r, name)) for r in records] for heading, name in columns.items()}

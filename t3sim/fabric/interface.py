@@ -101,6 +101,9 @@ def findings_of(machine: MachineSpec, n: int) -> Iterator[Finding]:
         yield "machine.link.nodes", f"{message}; take `link.topology: two-level`, or leave it out"
     elif n > 1:
         yield from found.findings(link, n)
+    if link.nic is not None and not found.has_nodes:
+        message = f"is given, but all GPUs in `{found.name}` are on one node, and nothing is sent by it"
+        yield "machine.link.nic", f"{message}; take `link.topology: two-level` and `gpus_per_node`, or leave it out"
 
 
 def fabric_of(link: LinkSpec, n: int) -> Fabric:

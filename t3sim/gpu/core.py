@@ -79,6 +79,7 @@ class GpuCore:
             self.layout,
         )
         self.gpu = self.state[0]
+        self.nic_ports: tuple[int, ...] = ()  # those of network interfaces
         self.tables = Tables()
         self.store_queue = records(
             MESSAGE, machine.link.n_ports * (machine.link.egress_buffer // machine.memory.access)
@@ -202,6 +203,7 @@ class GpuCore:
         """
         self.wire[0] = np.zeros(1, WIRE)[0]
         gpu, wire = self.gpu, self.wire[0]
+        self.nic_ports = tuple(p for p, port in enumerate(ports) if port.nic is not None)
         if len(ports) > self.machine.link.n_ports:
             n_ports = self.machine.link.n_ports
             raise UsageError(f"machine.link.ports: a GPU has {n_ports} ports, and this fabric needs {len(ports)}")

@@ -69,7 +69,10 @@ class RunRecord:
     dram_ag_write_bytes: int | None = _column("DRAM bytes written by the all-gather")
     link_bytes: int | None = _column(
         "payload sent over the outgoing link, with the flags of protocols that send them inside the data (LL, LL128),"
-        " without packet headers, in every strategy; in bytes"
+        " without packet headers, in every strategy, to other nodes too; in bytes"
+    )
+    nic_bytes: int | None = _column(
+        "of link_bytes, those that leave the node by the network interface; absent if all GPUs are on one node"
     )
     l2_hit_rate: float | None = _column("L2 hits over L2 accesses, 0 to 1")
     tracker_peak_entries: int | None = _column("most tracker entries in use at a time")

@@ -48,6 +48,7 @@ def counters_of(core: GpuCore) -> dict[str, Any]:
         "incoming_bytes": bytes_of(codes.INCOMING_WRITE, codes.INCOMING_UPDATE),
         "update_bytes": bytes_of(codes.LOCAL_UPDATE, codes.INCOMING_UPDATE),
         "link_bytes": sum(int(port.n_sent) for port in core.ports) * granule,
+        "nic_bytes": sum(int(core.ports[p].n_sent) for p in core.nic_ports) * granule,
         "mem_requests": int(requests.sum()),
         "column_commands": n_columns,
         "activates": int(commands[codes.ACT]),

@@ -102,6 +102,12 @@ def test_values_of_a_broadcast_with_flags(n: int, tmp_path: Path) -> None:
     assert 0 < row.time_us < 10
 
 
+def test_what_is_sent_to_the_next_gpu_is_counted(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("all-to-all", "send-receive").replace("TOPOLOGY", "switch")
+    rows = read_results(simulated(text, tmp_path) / "results.csv")
+    assert [(row.link_bytes, row.nic_bytes) for row in rows] == [(12 << 10, None)] * 2
+
+
 def test_a_ring_of_three_cannot_carry_it(tmp_path: Path) -> None:
     experiment = tmp_path / "experiment.yaml"
     experiment.write_text(EXPERIMENT.replace("TOPOLOGY, ingress_buffer: 512 KiB", "ring"), encoding="utf-8")

@@ -115,8 +115,9 @@ def test_latency_by_depth(each: int, n: int, depth: int, tmp_path: Path) -> None
 def test_bytes_by_closed_form(each: int, n: int, tmp_path: Path) -> None:
     """On each node the whole array goes over all but one GPU of a chain twice, and twice over each edge of the tree."""
     size, nodes = 64 * KIB, n // each
-    expected = Fraction(2 * size * (nodes * (each - 1) + nodes - 1), n)
-    assert row_of(tmp_path, each, n, "64 KiB").link_bytes == expected
+    row, far = row_of(tmp_path, each, n, "64 KiB"), Fraction(2 * size * (nodes - 1), n)
+    assert row.link_bytes == far + Fraction(2 * size * nodes * (each - 1), n)
+    assert row.nic_bytes == (far if nodes > 1 else None)
 
 
 def test_nccl_takes_trees_for_small_arrays_of_several_nodes() -> None:
@@ -158,6 +159,7 @@ def test_simulated_times_are_near_the_cost_model_of_nccl(size: int, off: float) 
 def test_what_cannot_carry_a_tree_is_refused(old: str, new: str, place: str, tmp_path: Path) -> None:
     experiment = tmp_path / "experiment.yaml"
     experiment.write_text(text_of(4, 4, "12 KiB").replace(old, new), encoding="utf-8")
-    done = t3sim_here("run", experiment, "-o", tmp_path / "results", cwd=tmp_path)
+    given = ("-s", "machine.link.nic=null")
+    done = t3sim_here("run", experiment, "-o", tmp_path / "results", *given, cwd=tmp_path)
     assert done.returncode == 2
     assert place in done.stdout + done.stderr

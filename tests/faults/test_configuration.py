@@ -160,6 +160,11 @@ CASES = [
         for algorithm, per_node, other in (("direct", 2, "hierarchical"), ("hierarchical", 4, "direct"))
     ),
     case(
+        "F-A9 network interface on one node",
+        machine("link: {nic: {bandwidth: 46 GB/s, latency: 3 us, message_rate: 100000000}}").replace("t3-150", "h200"),
+        "e.yaml:2:37: machine.link.nic: `gpus_per_node`",
+    ),
+    case(
         "F-A9 collective of less than an FP32 element for each GPU",
         workload("{collective: {op: all-gather, size: 12 B, gpus: 4, element: fp32}}").replace(
             "strategy: t3", "strategy: sequential"

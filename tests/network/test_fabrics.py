@@ -132,7 +132,7 @@ def torus(link, n, rank):
 
 def test_a_plugin_adds_a_fabric(tmp_path: Path) -> None:
     (tmp_path / "torus.py").write_text(TORUS, encoding="utf-8")
-    settings = ("plugins=[torus.py]", "machine.link.topology=torus", "machine.link.ports=2",
+    settings = ("plugins=[torus.py]", "machine.link.topology=torus", "machine.link.ports=2", "machine.link.nic=null",
                 "machine.link.gpus_per_node=null", "workload.collective.algorithm=nccl-ring")  # fmt: skip
     given = [one for setting in settings for one in ("-s", setting)]
     done = t3sim_here("run", experiment(tmp_path), "-o", tmp_path / "out", "--check", "--data", *given, cwd=tmp_path)

@@ -47,8 +47,8 @@ def test_columns_as_documented() -> None:
         " communication_units time_us operator_us gemm_us rs_us ag_us fused_us others_us tokens_per_s speedup"
         " ect_us overlap_efficiency sublayer_ect_us sublayer_overlap_efficiency"
         " dram_gemm_read_bytes dram_gemm_write_bytes dram_rs_read_bytes"
-        " dram_rs_write_bytes dram_ag_read_bytes dram_ag_write_bytes link_bytes l2_hit_rate tracker_peak_entries"
-        " tracker_stalls dma_commands mem_requests workgroup_spread workgroup_spread_fused wall_s"
+        " dram_rs_write_bytes dram_ag_read_bytes dram_ag_write_bytes link_bytes nic_bytes l2_hit_rate"
+        " tracker_peak_entries tracker_stalls dma_commands mem_requests workgroup_spread workgroup_spread_fused wall_s"
     )
     assert all(MEANINGS.values())
     assert {"tp", "machine", "strategy", "mode"} == REQUIRED
@@ -134,7 +134,7 @@ def test_unwritable_output_is_found_up_front(tmp_path: Path, monkeypatch: pytest
         (lambda text: text.replace("time_us", "time_ns", 1), "missing column 'time_us'; unknown column 'time_ns'"),
         (
             lambda text: text[: text.rindex(",")].rstrip(",")[:-3],
-            r"results.csv:2: \d+ values, expected 42: was the file",
+            r"results.csv:2: \d+ values, expected 43: was the file",
         ),
         (lambda text: text.replace("1500.5", "fast"), "results.csv:2: time_us must be float, found 'fast'"),
         (lambda text: text.replace("1500.5", "nan"), "results.csv:2: time_us is nan"),

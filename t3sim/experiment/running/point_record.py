@@ -1,5 +1,6 @@
 """Result row of one point: its phases, and the mapping of their counters to columns."""
 
+from t3sim.collective.ranks import Ranks
 from t3sim.config.experiment import WorkloadSpec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.results.record import RunRecord
@@ -44,9 +45,11 @@ def record_of(result: SimulationResult) -> RunRecord:
     gather = fused if fused is not None and is_gathered else all_gather
     counters = producer.counters if producer is not None else {}
     accesses = counters.get("l2_accesses", 0)
+    n_gpus = workload.collective.gpus if workload.collective is not None else workload.tp
+    has_nodes = Ranks.of(n_gpus, run.machine.link.gpus_per_node).n_nodes > 1
     return RunRecord(
         model=workload.model, sublayer=sublayer_name(workload), layer=layer.kind if layer else None,
-        tp=workload.collective.gpus if workload.collective is not None else workload.tp,
+        tp=n_gpus,
         m=m, n=n, k=k,
         machine=run.machine.name, strategy=run.strategy, arbitration=policy,
         mca_threshold=_threshold_text(policy, together), mode=run.mode,
@@ -62,6 +65,7 @@ def record_of(result: SimulationResult) -> RunRecord:
         dram_rs_read_bytes=total("comm_read_bytes", scatter), dram_rs_write_bytes=total("comm_write_bytes", scatter),
         dram_ag_read_bytes=total("comm_read_bytes", gather), dram_ag_write_bytes=total("comm_write_bytes", gather),
         link_bytes=total("link_bytes", *phases),
+        nic_bytes=total("nic_bytes", *phases) if has_nodes else None,
         l2_hit_rate=counters["l2_hits"] / accesses if accesses else None,
         tracker_peak_entries=total("tracker_peak_entries", fused), tracker_stalls=total("tracker_stalls", fused),
         dma_commands=total("dma_commands", fused), mem_requests=total("mem_requests", *phases),
