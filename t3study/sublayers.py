@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from t3sim.analysis.closed_form import BYTES_PER_ELEMENT
 from t3sim.analysis.folder import Results
 from t3sim.analysis.table import Row
 
@@ -22,6 +21,9 @@ LARGE_LAYERS = tuple((model, 32) for model in ("GPT-3", "PALM", "MT-NLG"))
 
 Case = tuple[str, int, str]
 Layer = tuple[str, int]  # a model and its tensor-parallel degree
+
+
+FP16_BYTES = 2
 
 
 class NotRunError(Exception):
@@ -146,7 +148,7 @@ def with_degree(tp: int) -> list[Case]:
 
 def chunk_bytes(row: Row) -> float:
     """The mean bytes of a chunk: the output over the GPUs."""
-    return float(row["m"] * row["n"] * BYTES_PER_ELEMENT / row["tp"])
+    return float(row["m"] * row["n"] * FP16_BYTES / row["tp"])
 
 
 def _case_of(row: Row) -> Case:

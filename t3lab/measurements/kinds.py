@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from t3lab.measurements import floors, words
 from t3lab.measurements.columns import Column, Floor, Kind, Row
-from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
+from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES, OUTPUTS
 
 
 def _text(
@@ -107,6 +107,9 @@ ELEMENT = _text(
     "element", f"type of the operands of the GEMM: {', '.join(ELEMENT_TYPES)}; empty: {DEFAULT_TYPE} or bf16",
     tuple(ELEMENT_TYPES), default="",
 )  # fmt: skip
+OUTPUT = _text(
+    "output", "type of the output of the GEMM; empty: bf16, or fp16 with such operands", OUTPUTS, default="",
+)  # fmt: skip
 OPERANDS = _text(
     "operands", f"{words.ROTATED}: each call has others, which are not in the L2; empty: they are there if they fit",
     (words.ROTATED,), default="",
@@ -195,12 +198,12 @@ _ALL = (
     _kind(
         "gemm", "one GEMM on one GPU, repeated back-to-back",
         *SUBLAYER, *GEMM, *_spread(floors.gemm_floor), TFLOPS,
-        optional=(KERNEL, SM_CLOCK, POWER, OPERANDS, ELEMENT),
+        optional=(KERNEL, SM_CLOCK, POWER, OPERANDS, ELEMENT, OUTPUT),
     ),
     _kind(
         "gemm_gaps", "one GEMM at a time, the GPU idle for gap_us before each",
         *SUBLAYER, *GEMM, _count("gap_us", "us", "idle interval before each"), *_spread(floors.gemm_floor), TFLOPS,
-        optional=(KERNEL, SM_CLOCK, POWER, ELEMENT),
+        optional=(KERNEL, SM_CLOCK, POWER, ELEMENT, OUTPUT),
     ),
     _kind(
         "gemm_sm_split", "the same GEMM on fewer SMs",
@@ -279,6 +282,7 @@ _ALL = (
             _text("tiling", "the kernel of its GEMM, if that is no library's: one of t3sim's"),
             OPERANDS,
             ELEMENT,
+            OUTPUT,
             _text("source", "who measured it: rows of one source are a table"),
             _whole("runs", "in the loop that it was timed in, to warm up too; empty: more than the power limit allows"),
             _time("host_us", "that the host takes for a call, in a loop of them; empty: as in the provenance"),

@@ -23,7 +23,8 @@ import numpy as np
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import parse_json, read_limited
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, tile_grid, tile_order, workgroup_tiles
+from t3sim.workload.outputs import output_of, row_bytes
+from t3sim.workload.tiling import TileTrace, tile_grid, tile_order, workgroup_tiles
 
 MAX_TRACE_BYTES = 1 << 30
 PROTON = re.compile(r"(?P<kernel>.*) Core(?P<sm>\d+) CTA(?P<cta>\d+)")
@@ -200,12 +201,12 @@ def _of_accel_sim(path: Path, wanted: Wanted) -> RecordedOrder:
     every = [address for addresses in stored.values() for address in addresses]
     if not every:
         raise InputDataError(f"{path}: no store to global memory with an address")
-    base, pitch = min(every), wanted.gemm.n * ELEMENT_BYTES
+    base, pitch = min(every), row_bytes(wanted.gemm)
     height, width = wanted.tiling.workgroup_tile
     order: list[tuple[int, int, Tile]] = []
     for block, addresses in stored.items():
         places = ((address - base) // pitch // height for address in addresses)
-        columns = ((address - base) % pitch // ELEMENT_BYTES // width for address in addresses)
+        columns = (output_of(wanted.gemm).n_elements((address - base) % pitch) // width for address in addresses)
         for i, tile in enumerate(dict.fromkeys(zip(places, columns, strict=True))):
             order.append((i, block, tile))
     return RecordedOrder(name, tuple(tile for _, _, tile in sorted(order)))

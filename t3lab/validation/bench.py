@@ -27,6 +27,7 @@ from t3sim.errors import EnvironmentFailure, T3SimError
 from t3sim.program.operator import Collective
 from t3sim.strategies import overlap_strategies
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
+from t3sim.workload.tiling import moved_bytes
 
 RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
 OPS: dict[str, Collective] = {
@@ -139,8 +140,8 @@ class Bench:
 
 
 def output_bytes(row: Measurement) -> int:
-    """Return the bytes of the output of the GEMM of *row*, in FP16."""
-    return 2 * int(row["m"]) * int(row["n"])
+    """Return the bytes of the output of the GEMM of *row*."""
+    return moved_bytes(shape_of(row), "gemm-rs")
 
 
 def not_simulated(reason: str) -> Make:

@@ -28,7 +28,8 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
 from t3sim.workload.matrix_cycles import matrix_cycles
 from t3sim.workload.operands import slices_of
-from t3sim.workload.tiling import ELEMENT_BYTES, make_tile_trace
+from t3sim.workload.outputs import output_bytes
+from t3sim.workload.tiling import make_tile_trace
 
 Order = Literal["next", "naive"]
 TRITON_KERNELS = ("gemm", REMOTE_KERNEL)
@@ -85,7 +86,7 @@ def scatter_of_row(
     ]  # fmt: skip
     main_loop_s, source = _main_loop_s(shape, tiling, recorded, n_gpus)
     own = with_unit(machine, **NARROW_STORES)
-    n_sent = shape.m * shape.n * ELEMENT_BYTES * (n_gpus - 1) // n_gpus
+    n_sent = output_bytes(shape) * (n_gpus - 1) // n_gpus
     efficiency = efficiency_of(main_loop_s, own, tiling, shape, n_sent)
     own = with_unit(own, matrix_efficiency=efficiency)
     variant = ", ".join(f"{name} {value}" for name, value in NARROW_STORES.items())

@@ -59,8 +59,8 @@ class Timeline:
 
 def shape_of(row: Measurement) -> GemmShape:
     """Return the shape of the GEMM of *row*."""
-    element = str(row.values.get("element") or DEFAULT_TYPE)
-    return GemmShape.model_validate({"m": int(row["m"]), "n": int(row["n"]), "k": int(row["k"]), "element": element})
+    types = {"element": str(row.values.get("element") or DEFAULT_TYPE), "output": row.values.get("output") or None}
+    return GemmShape.model_validate({"m": int(row["m"]), "n": int(row["n"]), "k": int(row["k"]), **types})
 
 
 def folder_of(row: Measurement) -> Path:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from t3sim.advice.search import Case, Refusal, Simulate
-from t3sim.collective.direct import KERNELS, NCCL
+from t3sim.collective.direct import KERNELS, NCCL, OF_TRTLLM
 from t3sim.config.experiment import CollectiveSpec, RunSpec, WorkloadSpec
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.outputs import output_bytes
 
 SMALLEST, LARGEST = 1 << 10, 1 << 26
 FAR_BEHIND = 2.0  # times as long as the fastest
@@ -51,9 +51,9 @@ def simulated(cases: Sequence[Case], simulate: Simulate) -> list[AllReduce]:
     for run in (case.run for case in cases if case.run.workload.operator == "gemm-ar"):
         gemm, tp = run.workload.gemm, run.workload.tp
         assert gemm is not None
-        largest[tp] = min(max(largest.get(tp, 0), ELEMENT_BYTES * gemm.m * gemm.n), LARGEST)
+        largest[tp] = min(max(largest.get(tp, 0), output_bytes(gemm)), LARGEST)
     found: list[AllReduce] = []
-    names = {n: [NCCL, *KERNELS] for n in largest}
+    names = {n: [NCCL, *(name for name in KERNELS if name not in OF_TRTLLM)] for n in largest}
 
     def ask(asked: Sequence[tuple[int, int, str]]) -> None:
         results = simulate([_run(cases[0].run, *one) for one in asked])

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from t3sim.advice.search import Case
+from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.config.experiment import CollectiveSpec, RunSpec, WorkloadSpec
 from t3sim.system.simulate import SimulationResult
 from t3sim.workload.kernel_choice import tiling_of
-from t3sim.workload.tiling import ELEMENT_BYTES, moved_bytes
+from t3sim.workload.tiling import moved_bytes
 
 GROUP = "tp"
 DTYPE, DTYPE_OF_COLLECTIVES = "c10::BFloat16", "BFloat16"
@@ -96,7 +97,8 @@ def _gemm_events(
 def _events(result: SimulationResult, group: str, tp: int) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
     """Yield a key and the events of each operation that was simulated alone."""
     workload, phases = result.run.workload, result.sublayers[0].by_role
-    elements = 0 if workload.collective is None else workload.collective.size // ELEMENT_BYTES
+    alone = workload.collective
+    elements = 0 if alone is None else ELEMENT_TYPES[alone.element].n_elements(alone.size)
     if workload.gemm is not None:
         m, n, k = workload.gemm.m, workload.gemm.n, workload.gemm.k
         elements = m * (k if workload.operator == "ag-gemm" else n)

@@ -19,8 +19,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import has_near_memory
 from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, mark, new_figure
+from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES, output_type
 
-BYTES_PER_ELEMENT = 2  # FP16
 # operation -> colour and size of its marks: two that take equally long can both be seen
 _LOOKS = {
     "reduce-scatter": ("#E69F00", 4.0),
@@ -120,8 +120,12 @@ def size_of(point: Mapping[str, Any]) -> int | None:
     collective, gemm = point["workload"].get("collective"), point["workload"].get("gemm")
     if collective:
         return int(collective["size"])
-    columns = "k" if point["workload"].get("operator") == "ag-gemm" else "n"
-    return int(gemm["m"]) * int(gemm[columns]) * BYTES_PER_ELEMENT if gemm else None
+    if not gemm:
+        return None
+    of_a = gemm.get("element", DEFAULT_TYPE)
+    is_gather = point["workload"].get("operator") == "ag-gemm"
+    element = of_a if is_gather else gemm.get("output") or output_type(of_a)
+    return ELEMENT_TYPES[element].n_bytes(int(gemm["m"]) * int(gemm["k" if is_gather else "n"]))
 
 
 def formula_us(op: str, size_bytes: int, n_gpus: int, machine: Mapping[str, Any]) -> float:

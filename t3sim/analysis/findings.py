@@ -9,6 +9,7 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from t3sim.analysis.bar_figures import gathers_first
+from t3sim.analysis.closed_form import size_of
 from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import NEEDS_HARDWARE, availability, is_baseline, is_limit
 from t3sim.analysis.style import strategy_order
@@ -19,7 +20,6 @@ from t3sim.results.bottleneck import bottleneck, idle_time, in_words, largest_te
 MAX_LISTED = 6  # crossovers, workloads: more are counted
 _SETTINGS = ("machine", "mode")
 LEAST_SENT = 0.75  # of what equal work sends at least: chunks that are unlike make GPUs send less than the mean
-ELEMENT_BYTES = 2
 OF_A_STRATEGY = ("arbitration.", "strategy.")  # axes on which the baseline does not depend
 
 
@@ -60,9 +60,9 @@ def leaders_of(results: Results, *, of_today: bool = False) -> dict[Any, list[st
     """
     fastest: dict[Any, dict[str, float]] = {}
     baselines = _baselines_of(results)
-    for row in results.rows:
+    for row, point in zip(results.rows, results.points, strict=True):
         is_out = is_limit(row["strategy"]) or (of_today and availability(row["strategy"]) == NEEDS_HARDWARE)
-        if row["speedup"] and not is_out and not missing_work(row, baselines.get(_setting(row, results))):
+        if row["speedup"] and not is_out and not missing_work(row, point, baselines.get(_setting(row, results))):
             case = fastest.setdefault(_setting(row, results), {})
             case[row["strategy"]] = max(row["speedup"], case.get(row["strategy"], 0.0))
     return {
@@ -72,21 +72,21 @@ def leaders_of(results: Results, *, of_today: bool = False) -> dict[Any, list[st
     }
 
 
-def missing_work(row: Row, baseline: Row | None) -> list[str]:
-    """Return which collectives of *baseline* a point of the same workload does not do; none if it does equal work.
+def missing_work(row: Row, point: Mapping[str, Any] | None, baseline: Row | None) -> list[str]:
+    """Return which collectives of *baseline* a *point* of the same workload does not do; none if it does equal work.
 
     One that has no phase of its own is missing if the GPU sends less than the closed form of all of them, too: another
     phase of the point does it otherwise.
     """
-    if baseline is None or row["m"] is None or row["link_bytes"] is None:
+    size = None if point is None else size_of(point)
+    if baseline is None or size is None or row["link_bytes"] is None:
         return []
     has = {
         "reduce-scatter": bool(row["rs_us"] or row["fused_us"]),
         "all-gather": bool(row["ag_us"] or (row["fused_us"] and gathers_first(row))),
     }
     needed = [name for name, column in (("reduce-scatter", "rs_us"), ("all-gather", "ag_us")) if baseline[column]]
-    width = row["k"] if gathers_first(row) else row["n"]
-    least = len(needed) * row["m"] * width * ELEMENT_BYTES * (row["tp"] - 1) / row["tp"]
+    least = len(needed) * size * (row["tp"] - 1) / row["tp"]
     return [name for name in needed if not has[name]] if row["link_bytes"] < LEAST_SENT * least else []
 
 
@@ -98,8 +98,8 @@ def _baselines_of(results: Results) -> dict[Any, Row]:
 def _unequal_work(results: Results) -> list[str]:
     """Say of each strategy that does less work than the baseline what is missing."""
     baselines, missing = _baselines_of(results), dict[str, list[str]]()
-    for row in results.rows:
-        if names := missing_work(row, baselines.get(_setting(row, results))):
+    for row, point in zip(results.rows, results.points, strict=True):
+        if names := missing_work(row, point, baselines.get(_setting(row, results))):
             missing.setdefault(row["strategy"], names)
     return [
         f"{strategy} is not compared: it does less work, without the {' and the '.join(names)}."

@@ -14,7 +14,8 @@ from t3sim.config.limits import EFFICIENCY_SCALE
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate, operand_bytes, slowed
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, resident_workgroups
+from t3sim.workload.outputs import output_of
+from t3sim.workload.tiling import TileTrace, granules_of, resident_workgroups
 
 
 class LeastTimes(NamedTuple):
@@ -79,7 +80,8 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
     n_others = int(trace.panels[1].max()) * (trace.tiling.split_k - 1)  # slices of the other panels of a tile, at most
     least_k = max(trace.gemm.k - n_others * trace.k_slice, 1)  # of a workgroup
     n_turns = -(-trace.n_workgroups // (n_units * resident_workgroups(machine, trace.tiling)))
-    lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // gpu.l2.line)).min())  # of the smallest tile
+    made = granules_of(tiles, gpu.l2.line, output_of(trace.gemm))
+    lines = int((made.n_rows * made.width).min())  # of the smallest tile
 
     def taken(cycle: int, launch: int) -> int:
         if any_kernel:
@@ -178,4 +180,4 @@ def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int
 
 def chunk_bytes(trace: TileTrace) -> list[int]:
     """Return the bytes of each chunk of the output; a GPU may send less than the mean, if it keeps the largest."""
-    return [n * ELEMENT_BYTES for n in trace.chunk_elements().tolist()]
+    return [output_of(trace.gemm).n_bytes(n) for n in trace.chunk_elements().tolist()]

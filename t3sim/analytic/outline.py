@@ -38,8 +38,8 @@ from t3sim.program.operations import (
     tile_granules,
 )
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
-from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate
-from t3sim.workload.tiling import ELEMENT_BYTES, loaded_rows_and_columns, multiplied_k, resident_workgroups
+from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate, wider
+from t3sim.workload.tiling import loaded_rows_and_columns, multiplied_k, resident_workgroups
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # parts of the multiplication of a tile that shares its compute unit with others, round-robin
@@ -203,8 +203,8 @@ class _Outline:
         first_tile, first_part = sum(map(len, self.tiles)), sum(map(len, self.parts))
         self.orders.append(one.order + first_tile)
 
-        _, _, width = tile_granules(one.stored, self.granule, trace.stored_element_bytes)
-        sizes = one.stored.workgroups["n_rows"] * width  # granules
+        made = tile_granules(one.stored, self.granule, is_stored=True)
+        sizes = made.n_rows * made.width  # granules
         numbers, stores = one.parts_of_tiles, one.stores
         parts = np.full((len(numbers), fields.PART_COLUMNS), NONE, np.int64)
         if one.waits is not None:
@@ -234,7 +234,8 @@ class _Outline:
         n_each = sum(float((loaded[f"{name}_until"] - loaded[f"{name}_from"]).mean()) for name in ("row", "column"))
         of_banks = gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / (stop - first)
         rate = min(gpu.compute_unit.l2_bytes_per_cycle, of_banks) * gpu.compute_clock
-        return n_each * multiplied_k(trace) * ELEMENT_BYTES / trace.tiling.split_k / rate
+        n_bytes = n_each * multiplied_k(trace) * float(wider(trace.gemm).stored_bits) / 8
+        return n_bytes / trace.tiling.split_k / rate
 
     def _units_of(self, one: Gemm) -> tuple[int, int]:
         return one.units or (0, self.machine.gpu.n_compute_units)

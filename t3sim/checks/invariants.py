@@ -312,8 +312,9 @@ def _stored_granules(gemm: Gemm, granule: int) -> int:
     trace = gemm.trace
     if gemm.makes is not None:  # an activation may leave less of it
         parts = gemm.stored.workgroups
-        return int((parts["n_rows"] * -(-parts["n_columns"] * trace.stored_element_bytes // granule)).sum())
-    return trace.tiling.split_k * trace.gemm.m * -(-trace.gemm.n * trace.stored_element_bytes // granule)
+        return int((parts["n_rows"] * -(-parts["n_columns"] * trace.element.bits // (8 * granule))).sum())
+    row = -(-trace.gemm.n * trace.element.bits // (8 * granule))
+    return trace.tiling.split_k * int(trace.element.stored_rows(trace.gemm.m)) * row
 
 
 def gemm_claims(core: GpuCore) -> Iterator[Claim]:
@@ -331,8 +332,8 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
     granules_of = granules_by_route(core)
     enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     to_send = int(tiles["n_granules"][tiles["dma_command"] >= 0].sum())
-    element_bytes = tables.operations["element_bytes"][table["operation"]]
-    lines = int((rows * -(-columns * element_bytes // core.machine.gpu.l2.line))[route == codes.ROUTE_CACHED].sum())
+    of_line = tables.operations["columns_per_line"][table["operation"]]
+    lines = int((table["stored_rows"] * -(-columns // of_line))[route == codes.ROUTE_CACHED].sum())
     yield from equal("C10", "workgroups", {
         "output elements of all tiles": (int((rows * columns).sum()), elements),
         "tiles that ended": (int((table["end_at"] >= 0).sum()), sum(one.n_workgroups for one in given)),

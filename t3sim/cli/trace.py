@@ -174,24 +174,25 @@ def _import_order(
 def show(file: Path, slots: int, access: str) -> None:
     """Describe the content of a trace."""
     from t3sim.workload.operands import k_slice_of
-    from t3sim.workload.tiling import ELEMENT_BYTES, expected_chunk_bytes, wavefront_grid
+    from t3sim.workload.outputs import output_bytes, output_name
+    from t3sim.workload.tiling import expected_chunk_bytes
     from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
 
     tiles, origin = read_trace(file), read_manifest(file).origin
     gemm, tiling = tiles.gemm, tiles.tiling
-    (height, width), (down, across) = tiling.workgroup_tile, wavefront_grid(tiling)
+    (height, width), (down, across) = tiling.workgroup_tile, tiles.wavefront_grid
     clipped = (tiles.workgroups["n_rows"] < height) | (tiles.workgroups["n_columns"] < width)
     n_wavefronts = int(tiles.chunk_wavefronts().sum())
-    output_bytes = gemm.m * gemm.n * ELEMENT_BYTES
     full, rest = divmod(tiles.n_workgroups, slots)
     last = f", the last with {rest} workgroups" if rest else ""
     panels = f", in {tiling.split_k} panels" if tiling.split_k > 1 else ""
     lines = {
         "origin": printable(origin),
         "digest": content_digest(tiles),
-        "GEMM": f"{gemm.m} x {gemm.n} x {gemm.k} (m x n x local k), output {_mebibytes(output_bytes)}",
+        "GEMM": f"{gemm.m} x {gemm.n} x {gemm.k} (m x n x local k), output {_mebibytes(output_bytes(gemm))}"
+        f" in {output_name(gemm)}",
         "workgroups": f"{tiles.n_workgroups} of {height} x {width} elements, {int(clipped.sum())} clipped at the edges",
-        "wavefronts": f"{n_wavefronts} of {tiling.wavefront_tile[0]} x {tiling.wavefront_tile[1]} elements,"
+        "wavefronts": f"{n_wavefronts} of {tiles.wavefront_tile[0]} x {tiles.wavefront_tile[1]} elements,"
         f" {down} x {across} per workgroup",
         "K loop": f"slices of {k_slice_of(gemm, tiling)} elements, {tiling.prefetch_depth} loaded ahead" + panels,
         "stages": f"{full + bool(rest)} at {slots} workgroup slots{last}",

@@ -233,13 +233,14 @@ def _sizes(model: ModelSpec) -> str:
 
 def _gemm_row(part: WorkloadSpec, phase: str = "") -> list[str]:
     from t3sim.workload.operands import operand_bytes
+    from t3sim.workload.outputs import output_bytes
     from t3sim.workload.sublayers import PHASES_OF
-    from t3sim.workload.tiling import ELEMENT_BYTES, moved_bytes
+    from t3sim.workload.tiling import moved_bytes
 
     gemm = part.gemm
     assert gemm is not None
     m, n, k = gemm.m, gemm.n, gemm.k
-    output, flops = m * n * ELEMENT_BYTES, 2 * m * n * k
+    output, flops = output_bytes(gemm), 2 * m * n * k
     moved = output + operand_bytes(gemm)
     collective = moved_bytes(gemm, part.operator) * (1 if part.operator == "ag-gemm" else 2)
     sent = (part.tp - 1) * collective / part.tp

@@ -22,10 +22,12 @@ from t3sim.collective.schedule import (
     ring_reduce_scatter,
 )  # fmt: skip
 from t3sim.config.collective_kernel import CollectiveKernelSpec, Protocol
+from t3sim.config.element_types import ADDED_IN_HARDWARE, REDUCED_TYPES
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 
 Way = Literal["ring", "direct", "hierarchical"]
+FIRST_WITH_FP8 = 9.0  # NCCL 2.24, release notes: reductions of FP8 on compute capability 9.0 and newer
 
 
 def way_of(machine: MachineSpec, n_gpus: int) -> Way:
@@ -34,6 +36,12 @@ def way_of(machine: MachineSpec, n_gpus: int) -> Way:
     if Ranks.of(n_gpus, link.gpus_per_node).n_nodes > 1:
         return "hierarchical"
     return "direct" if link.ports > 1 else "ring"
+
+
+def added_by_library(machine: MachineSpec) -> tuple[str, ...]:
+    """Return the element types that the library's collectives add up: NCCL has FP8 from compute capability 9.0 on."""
+    has_fp8 = float(machine.gpu.compute_capability or FIRST_WITH_FP8) >= FIRST_WITH_FP8
+    return REDUCED_TYPES if has_fp8 else ADDED_IN_HARDWARE
 
 
 def protocol_of(spec: CollectiveKernelSpec, op: str, n_gpus: int, size: int) -> Protocol:

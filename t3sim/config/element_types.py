@@ -11,9 +11,10 @@ Leaves out: the scale of a tensor, and those of rows and columns (4 bytes each),
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 MatrixRate = Literal["fp16", "tf32", "fp8", "fp4", "int8"]
+ReducedName = Literal["fp16", "bf16", "fp32", "fp8"]
 ElementName = Literal[
     "fp16", "bf16", "fp32", "fp8", "fp8_rowwise", "fp8_block", "mxfp8", "mxfp4", "nvfp4", "int8", "int4"
 ]
@@ -35,6 +36,22 @@ class ElementType:
         """Bits of an element in memory, with its part of the scale of its block."""
         return self.bits + Fraction(self.scale_bits, self.block)
 
+    def n_bytes(self, n_elements: int) -> int:
+        """Return the bytes of a number of elements and of the scales of their blocks."""
+        return int(-(-n_elements * self.stored_bits // 8))
+
+    def n_elements(self, n_bytes: int) -> int:
+        """Return how many elements, without scales, fill a number of bytes."""
+        return n_bytes * 8 // self.bits
+
+    def stored_rows(self, n_rows: Any) -> Any:
+        """Return the rows of memory that *n_rows* of an array and the scales of their blocks take (int or integers).
+
+        Scales lie in rows of their own behind those of their elements, as wide as these.
+        """
+        ratio = self.stored_bits / self.bits
+        return -(-n_rows * ratio.numerator // ratio.denominator)
+
 
 ELEMENT_TYPES: dict[str, ElementType] = {
     "fp16": ElementType(16, 11, "fp16"),
@@ -52,6 +69,16 @@ ELEMENT_TYPES: dict[str, ElementType] = {
 DEFAULT_TYPE = "fp16"
 
 
+PARTIAL_SUM = ELEMENT_TYPES["fp32"]  # of panels of k, and of accumulators
+REDUCED_TYPES: tuple[ReducedName, ...] = ("fp16", "bf16", "fp32", "fp8")  # of arrays that collectives add up
+ADDED_IN_HARDWARE: tuple[ReducedName, ...] = ("fp16", "bf16", "fp32")  # by memories, and by all switches
+NOT_OUTPUTS = {
+    "fp8_rowwise": "the scale of a row is known when the whole row is, and a workgroup makes a tile of it",
+    "int4": "it is a type of weights",
+}
+OUTPUTS = tuple(name for name in ELEMENT_TYPES if name not in NOT_OUTPUTS)
+
+
 def output_type(operands: str) -> str:
-    """Return the type in which a GEMM stores its output: that of 16-bit operands, or BF16, as libraries do."""
+    """Return the type in which a GEMM stores its output unless it states one: that of 16-bit operands, or BF16."""
     return operands if ELEMENT_TYPES[operands].bits == 16 else "bf16"

@@ -78,6 +78,9 @@ class CheckpointTypes(Spec):
     attention: OperandTypes = Field(description="Element types of the projections of attention.")
     feed_forward: OperandTypes = Field(description="Element types of the dense feed-forward part.")
     experts: OperandTypes = Field(description="Element types of the routed experts.")
+    outputs: ElementName | None = Field(
+        None, description="Element type of the outputs of all GEMMs. If omitted, BF16, or FP16 with `fp16` activations."
+    )
     stated_by: str = Field("", description="The key or file that says so.")
     says: str = Field("", description="Format of the checkpoint, as that key or file calls it.")
 
@@ -171,8 +174,8 @@ class ModelSpec(Spec):
 class GemmShape(Spec):
     """C[m, n] = A[m, k] x B[k, n] on one GPU; k is local to the GPU, n if the rows of A are gathered.
 
-    ``element`` is the type of A (activations), ``weights`` that of B; sums are FP32, the output and what collectives
-    carry of it have 16 bits.  Files and digests name the types only where these are not FP16.
+    ``element`` is the type of A (activations), ``weights`` that of B, ``output`` that of C and of what collectives
+    carry of it; sums are FP32.  Files and digests name the types only where these are not FP16.
     """
 
     m: Elements = Field(description="Rows of the output (M).")
@@ -181,10 +184,16 @@ class GemmShape(Spec):
     element: ElementName = Field(
         "fp16",
         description="Element type of the operands: `fp16`, `bf16`, `fp32` (multiplied as TF32), `fp8`, `fp8_rowwise`, "
-        "`fp8_block`, `mxfp8`, `mxfp4`, `nvfp4` or `int8`. The output is BF16, or FP16 with `fp16`.",
+        "`fp8_block`, `mxfp8`, `mxfp4`, `nvfp4` or `int8`.",
     )
     weights: ElementName | None = Field(
         None, description="Element type of B, if narrower than `element`, such as `int4`. If omitted, that of A."
+    )
+    output: ElementName | None = Field(
+        None,
+        description="Element type of the output, and of what its collective carries: `fp16`, `bf16`, `fp32` or `fp8`; "
+        "where nothing is added up also `fp8_block`, `mxfp8`, `mxfp4`, `nvfp4` or `int8`. If omitted, BF16, or FP16 "
+        "with `fp16` operands.",
     )
 
     @model_validator(mode="after")
@@ -197,7 +206,7 @@ class GemmShape(Spec):
 
     @model_serializer(mode="wrap")
     def _without_default_types(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        defaults = {"element": DEFAULT_TYPE, "weights": None}
+        defaults = {"element": DEFAULT_TYPE, "weights": None, "output": None}
         return {name: value for name, value in serialize(self).items() if defaults.get(name, name) != value}
 
 
@@ -361,13 +370,14 @@ class CollectiveSpec(Spec):
     )
     algorithm: Literal[
         "nccl", "nccl-ring", "nccl-nvls", "nccl-tree", "vllm", "pytorch-one-shot", "pytorch-two-shot",
-        "pytorch-multimem", "vllm-one-stage", "vllm-two-stage", "vllm-multimem", "direct", "hierarchical",
+        "pytorch-multimem", "vllm-one-stage", "vllm-two-stage", "vllm-multimem", "trtllm", "trtllm-one-shot", "direct",
+        "hierarchical",
     ] = Field(
         "nccl",
         description="Library or kernel of a collective: `nccl` chooses by the fabric among rings, their protocols, the "
         "switch, trees, direct and hierarchical ones; `nccl-ring`, `nccl-nvls`, `direct` and `hierarchical` force one; "
-        "of an all-reduce, `nccl-tree` forces trees, `vllm` chooses among its own kernels, PyTorch's and NCCL; the "
-        "others are one kernel.",
+        "of an all-reduce, `nccl-tree` forces trees, `vllm` and `trtllm` choose among kernels and NCCL; the others are "
+        "one kernel.",
     )  # fmt: skip
 
     @model_serializer(mode="wrap")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from t3sim.config.element_types import ADDED_IN_HARDWARE, ReducedName
 from t3sim.config.spec import AtMost, Bytes, BytesPerSecond, Count, LinesInFlight, PicosecondsAboveZero, Spec, Unit
 
 
@@ -27,6 +28,18 @@ class MulticastSpec(Spec):
     table: Annotated[Bytes, AtMost(1 << 24)] = Field(
         description="Maximum sums in flight for one GPU: capacity of the switch's table of outstanding reductions."
     )
+    elements: tuple[ReducedName, ...] = Field(
+        ADDED_IN_HARDWARE, description="Element types that the switch adds up; it carries all others as they are."
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_default_types(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if name != "elements" or self.adds_more}
+
+    @property
+    def adds_more(self) -> bool:
+        """Whether other types are added up than those of most switches."""
+        return self.elements != ADDED_IN_HARDWARE
 
 
 class NicSpec(Spec):

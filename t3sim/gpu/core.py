@@ -29,7 +29,6 @@ from t3sim.gpu.units.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per
 from t3sim.gpu.units.state import WIRE, empty_gpu
 from t3sim.gpu.units.table_rows import COMMAND_LOG, MESSAGE, PEER_TABLE
 from t3sim.program.operations import Program
-from t3sim.workload.tiling import ELEMENT_BYTES
 
 SERIES_BINS = 4096
 OUTBOX_SIZE = 1 << 15
@@ -373,8 +372,7 @@ class GpuCore:
         channels["first_stage_length"] = channels["lead"] = 0
         if len(gemms):
             first = gemms[0]
-            tile_bytes = first.tile_rows * first.tile_columns * ELEMENT_BYTES
-            gpu.stage_granules = first.n_stage_slots * tile_bytes // program.granule
+            gpu.stage_granules = first.n_stage_slots * first.tile_granules
         gpu.n_to_send = sum(int(port.n_sent) for port in self.ports)
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.n_engines = self.machine.n_engines + self.tables.n_contexts

@@ -40,7 +40,10 @@ from t3sim.program.operations import (
 )
 from t3sim.program.reach import refuse_beyond_node
 from t3sim.workload.operands import matrix_rate, slowed, wider
+from t3sim.workload.outputs import output_of
 from t3sim.workload.tiling import (
+    TileTrace,
+    granules_of,
     lds_of,
     loaded_rows_and_columns,
     multiplied_k,
@@ -220,11 +223,10 @@ class TableBuilder:
         operation.l1_granules = l1_granules(machine, self.program, lds)
         operation.n_stage_slots = operation.n_slots * len(units)
         operation.tile_rows, operation.tile_columns = tile_rows, tile_columns
-        operation.wavefront_rows, operation.wavefront_columns = tiling.wavefront_tile
         operation.n_wavefronts = math.prod(wavefront_grid(tiling))
         operation.first_tile = self._n["tiles"]
         operation.n_slices, operation.n_buffers = n_slices, tiling.prefetch_depth + 1
-        operation.element_bytes = trace.stored_element_bytes
+        self._note_stored_tile(operation, trace)
         operation.last_slice_granules = -(-last_k * wider(gemm).stored_bits // (8 * self.program.granule))
         operation.slice_work = slowed(flops * trace.k_slice, rate)
         operation.last_slice_work = slowed(flops * (multiplied_k(trace) - (gemm.k - last_k)), rate)
@@ -245,12 +247,23 @@ class TableBuilder:
         )
         count(self._sends, tiles["distance"][leaves], tiles["n_granules"][leaves])
 
+    def _note_stored_tile(self, operation: Any, trace: TileTrace) -> None:
+        """Note how a tile is stored: in rows of memory, of whole lines or equal parts of them."""
+        element, (rows, columns), (high, wide) = trace.element, trace.tiling.workgroup_tile, trace.wavefront_tile
+        operation.stored_tile_rows, operation.wavefront_rows = element.stored_rows(rows), element.stored_rows(high)
+        operation.wavefront_columns = wide
+        operation.columns_per_line = math.gcd(element.n_elements(self.machine.gpu.l2.line), columns)
+        operation.columns_per_granule = element.n_elements(self.program.granule)
+        output = output_of(trace.gemm)
+        operation.tile_granules = output.stored_rows(rows) * columns * output.bits // (8 * self.program.granule)
+
     def _workgroups_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
         """Return the workgroups of a GEMM."""
         trace, first = of.trace, int(operation.first_workgroup)
         workgroups = workgroup_table(trace.n_workgroups)
         for name in ("n_rows", "n_columns"):
             workgroups[name] = trace.workgroups[name]
+        workgroups["stored_rows"] = granules_of(trace.workgroups, self.program.granule, trace.element).n_rows
         first_slice, workgroups["n_slices"] = trace.panels
         workgroups["last_slice"] = operation.n_slices - 1 - first_slice
         for name, granule, axis in (("a_line", of.a, "row"), ("b_line", of.b, "column")):
@@ -293,25 +306,25 @@ class TableBuilder:
         tiles["route"] = np.where(stores.distance == 0, own, remote)[owner]
         order, (until, behind) = (
             of.parts_of_tiles,
-            (np.full(len(makers), int(operation.tile_rows)), np.full(len(makers), -1)),
+            (np.full(len(makers), int(operation.stored_tile_rows)), np.full(len(makers), -1)),
         )
         one, other = order[:-1], order[1:]
         is_followed = makers[one] == makers[other]
-        cut = of.stored.workgroups
-        top = trace.workgroups["row"][makers]
-        until[one[is_followed]] = (cut["row"] - top)[other[is_followed]]
+        cut, made, whole = (
+            granules_of(each, granule, trace.element) for each in (of.stored.workgroups, wavefronts, trace.workgroups)
+        )
+        top = whole.row[makers]
+        until[one[is_followed]] = (cut.row - top)[other[is_followed]]
         behind[one[is_followed]] = first_tile + other[is_followed] * n_wavefronts
         tiles["until_row"], tiles["next_part"] = until[owner], behind[owner]
         tiles["wait_signal"] = -1
         if of.waits is not None:
             tiles["wait_signal"], tiles["wait_at_least"] = of.waits.signal[owner], of.waits.at_least[owner]
         tiles["row_granules"] = 1
-        tiles["row_granules"][index] = -(-wavefronts["n_columns"] * trace.stored_element_bytes // granule)
-        tiles["n_granules"][index] = tiles["row_granules"][index] * wavefronts["n_rows"]
-        tiles["first_row"][index] = wavefronts["row"] - top[part]
-        rows_down = wavefronts["row"] - cut["row"][part]
-        across = wavefronts["column"] - cut["column"][part]
-        across = across * trace.stored_element_bytes // granule
+        tiles["row_granules"][index] = made.width
+        tiles["n_granules"][index] = made.width * made.n_rows
+        tiles["first_row"][index] = made.row - top[part]
+        rows_down, across = made.row - cut.row[part], made.column - cut.column[part]
         address = np.zeros(len(tiles), np.int64)
         address[index] = stores.first[part] + rows_down * stores.pitch[part] + across
         tiles["first_granule"] = tiles["to_granule"] = address

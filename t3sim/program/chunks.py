@@ -21,7 +21,7 @@ class Chunks:
     def __init__(self, op: Operator, memory: Memory, strategy: str) -> None:
         self.op, self._memory, self.trace = op, memory, op.tiles_of(rows=rows_of_a_rank(op, strategy))
         self.pitch = row_granules(op)
-        self.n_granules = self.trace.gemm.m * self.pitch
+        self.n_granules = op.stored_rows(self.trace.gemm.m) * self.pitch
         self.size = in_lines(op, self.n_granules)  # the room that they take
         a, b = operands(op, memory, self.trace, op.n)
         self._a, self._b, self._a_size = a.first, b.first, a.n_granules // op.n

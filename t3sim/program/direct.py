@@ -1,10 +1,12 @@
 """All-reduces by direct loads: one-shot, two-shot and multimem kernels over memory that all GPUs of a host can address.
 
-*One-shot*: each GPU loads the whole array from all GPUs and adds it up.  *Two-shot*: each GPU adds up its own chunk;
-then the sums are exchanged: each GPU stores its own at all others (*push*), or loads those of the others (*pull*).
-*Multimem*: it loads the sums of its own chunk from the switch and stores them at all GPUs with multicast stores.  A
-barrier before the first load says that the inputs of all GPUs are complete, another one that the sums are, or that
-inputs may be overwritten.  A barrier is a flag that each workgroup stores at every other GPU, and polls for.
+*One-shot*: each GPU loads the whole array from all GPUs and adds it up.  *One-shot push*: each stores its array at all
+GPUs, and adds up what has arrived.  The data are their own flags (nothing has arrived where a value stands that no
+element has), so there is no barrier; the buffers of the call before are cleared.  *Two-shot*: each GPU adds up its own
+chunk; then the sums are exchanged: each GPU stores its own at all others (*push*), or loads those of the others
+(*pull*).  *Multimem*: it loads the sums of its own chunk from the switch and stores them at all GPUs with multicast
+stores.  A barrier before the first load says that the inputs of all GPUs are complete, another one that the sums are,
+or that inputs may be overwritten.  A barrier is a flag that each workgroup stores at every other GPU, and polls for.
 
 Leaves out: that flags of several GPUs share a line; loads of a thread's next round before the stores of this one.  In a
 two-shot push the sums are read back from memory before they are sent to other GPUs; the real kernel has them in
@@ -77,7 +79,10 @@ def direct_program(op: Operator, rank: int, kernel: DirectKernel) -> Program:
     """
     refuse_several_nodes(op, kernel.form)
     memory, n, c = op.memory(), op.n, op.chunk_granules
+    kernel = kernel.fitted(n * c * op.granule, op.machine.gpu.n_compute_units)
     n_workgroups = kernel.n_workgroups(n * c * op.granule, n)
+    if kernel.form == "one-shot push":
+        return _pushed_program(op, rank, kernel, n_workgroups)
     if kernel.form == "multimem":
         return _multimem_program(op, rank, kernel, n_workgroups)
     if kernel.form == "one-shot":
@@ -91,6 +96,52 @@ def direct_program(op: Operator, rank: int, kernel: DirectKernel) -> Program:
     inputs = tuple(Content(data.first + p * c, c, p, of=0) for p in range(n))
     outputs = tuple(Content(output.first + p * c, c, p, of=None) for p in range(n))
     return program(op, rank, memory, *operations, inputs=inputs, outputs=outputs)
+
+
+def _pushed_program(op: Operator, rank: int, kernel: DirectKernel, n_workgroups: int) -> Program:
+    """Return the all-reduce without a barrier.
+
+    Each workgroup has a part of one chunk, the same one on all GPUs: at position p here, p - d at distance d.
+    """
+    memory, n, c = op.memory(), op.n, op.chunk_granules
+    n_parts = max(min(n_workgroups // n, -(-c // op.line)), 1)  # of a chunk
+    data, output = memory.buffer("data", n * c), memory.buffer("output", n * c)
+    given, cleared = memory.buffer("given", n * n * c), memory.buffer("cleared", n * n * c)
+    steps = _Steps(op, memory, kernel, n * n_parts)
+    arrived = memory.signal("arrived", n * n_parts)
+    each = -(-c // (op.line * n_parts)) * op.line
+    for w, column in enumerate(steps.columns):
+        position, part = divmod(w, n_parts)
+        start = min(part * each, c)
+        length = min(each, c - start)
+        if not length:
+            continue
+        own = {"n_granules": length, "n_operands": 1, "operand": data.first + position * c + start}
+        # A thread that has one round stores what it has loaded at all GPUs, and clears, without waiting.
+        has_one_round = length * op.granule <= kernel.threads * THREAD_BYTES
+        sent_from = len(column)
+        for d in range(1, n):
+            there = (position - d) % n
+            column.append({
+                **own, "send": STORE, "distance": d, "post_signal": arrived[there * n_parts + part],
+                "destination": given.first + ((n - d) * n + there) * c + start,
+            })  # fmt: skip
+        column.append({**own, "kept_at": given.first + position * c + start})
+        cleared_from = len(column)
+        column += [
+            {"n_granules": length, "kept_at": cleared.first + (source * n + position) * c + start}
+            for source in range(n)
+        ]
+        if has_one_round:
+            column[sent_from]["n_batched"] = column[cleared_from]["n_batched"] = n - 1
+        column.append({
+            "n_granules": length, "n_operands": n, "operand": given.first + position * c + start, "stride": n * c,
+            "kept_at": output.first + position * c + start, "wait_signal": arrived[w],
+            "wait_at_least": (n - 1) * length,
+        })  # fmt: skip
+    inputs = tuple(Content(data.first + p * c, c, p, of=0) for p in range(n))
+    outputs = tuple(Content(output.first + p * c, c, p, of=None) for p in range(n))
+    return program(op, rank, memory, steps.moves("all-reduce", n), inputs=inputs, outputs=outputs)
 
 
 def _multimem_program(op: Operator, rank: int, kernel: DirectKernel, n_workgroups: int) -> Program:

@@ -23,7 +23,7 @@ class Gathering:
         self.trace = op.tiles_of(rows=rows)
         # The output goes through the L2, line by line, so each row of it begins with one.
         self._b, self._pitch = b.first, -(-row_granules(op) // op.line) * op.line
-        self._rows = rows * self._pitch
+        self._rows = op.stored_rows(rows) * self._pitch
         self._c = memory.buffer("C", op.n * self._rows).first
 
     def gemm(self, name: str, position: int, rows: Content | None = None, **more: Any) -> tuple[Operation, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.collective.choice import added_by_library
 from t3sim.collective.schedule import (
     KEPT,
     TO_BOTH,
@@ -17,6 +18,7 @@ from t3sim.collective.schedule import (
     places_for,
     sent_granules,
 )
+from t3sim.config.element_types import ADDED_IN_HARDWARE, PARTIAL_SUM
 from t3sim.errors import UsageError
 from t3sim.program.contents import Content, Tiles
 from t3sim.program.moe_operator import AnyOperator
@@ -40,7 +42,8 @@ from t3sim.program.operations import (
 )
 from t3sim.program.operator import Operator
 from t3sim.workload.grouped import grouped_launch
-from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, TileTrace, output_pitch_bytes
+from t3sim.workload.outputs import output_of, row_bytes
+from t3sim.workload.tiling import TileTrace, output_pitch_bytes
 
 Units = tuple[int, int] | None
 
@@ -54,7 +57,7 @@ def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None, by_own
     trace = op.tiles
     a, b = operands(op, memory, trace)
     pitch = output_pitch_bytes(trace.gemm) // op.granule
-    c = memory.buffer("C", trace.gemm.m * pitch)
+    c = memory.buffer("C", output_of(trace.gemm).stored_rows(trace.gemm.m) * pitch)
     parts = op.parts if by_owner else None
     stores = Stores.local(c.first + tile_offsets(parts or trace, op.granule, pitch), pitch)
     return Gemm(
@@ -67,23 +70,25 @@ def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None, by_own
 def summed(memory: Memory, kernel: Gemm, granule: int) -> tuple[Gemm] | tuple[Gemm, Moves]:
     """Return the kernels that do what *kernel* says: itself, or, if it splits k, that and one that adds up its sums.
 
-    Partial sums, FP32, lie panel after panel in a new buffer, in rows twice as long as those of the output; its rows
-    follow each other without gaps, from its first tile on.  They bypass the L2, since kernels that move read
-    the memory.  The kernel after it ends, and posts, for both.
+    Partial sums, FP32, lie panel after panel in a new buffer, in rows as many times longer than those of the output as
+    FP32 is wider than its type; its rows follow each other without gaps, from its first tile on.  They bypass the L2,
+    since kernels that move read the memory.  The kernel after it ends, and posts, for both.
     """
     trace, n = kernel.trace, kernel.trace.tiling.split_k
     if n == 1:
         return (kernel,)
     pitch, to = int(kernel.stores.pitch[0]), int(kernel.stores.first.min())
     size = trace.gemm.m * pitch
-    partials = memory.buffer(f"partials of {kernel.name}", 2 * n * size)
-    first = partials.first + 2 * size * trace.panel + tile_offsets(trace, granule, 2 * pitch, ACCUMULATOR_BYTES)
-    stores = Stores.local(first, 2 * pitch)
+    times = PARTIAL_SUM.bits // output_of(trace.gemm).bits
+    partials = memory.buffer(f"partials of {kernel.name}", times * n * size)
+    tiles = tile_granules(trace, granule, is_stored=True)
+    first = partials.first + times * size * trace.panel + tiles.row * times * pitch + tiles.column
+    stores = Stores.local(first, times * pitch)
     stores.kind[:] = STORE
     made = replace(kernel, stores=stores, until=(), posts=())
     step = {
-        "n_granules": size, "n_operands": 2 * n, "is_wide": 1, "operand": partials.first, "stride": 2 * size,
-        "kept_at": to,
+        "n_granules": size, "n_operands": times * n, "wider": times - 1, "operand": partials.first,
+        "stride": times * size, "kept_at": to,
     }  # fmt: skip
     return made, Moves(
         name=f"sum of {kernel.name}", steps=table(STEP, [step]).reshape(1, 1), stream=kernel.stream, units=kernel.units,
@@ -111,10 +116,10 @@ def shards(op: Operator, a: int) -> tuple[Content, ...]:
     return tuple(Content(a + p * size, size, p, of=p) for p in range(op.n))
 
 
-def tile_offsets(trace: TileTrace, granule: int, pitch: int, size: int = ELEMENT_BYTES) -> Ints:
-    """Return the first granule of each tile in an output, its rows *pitch* granules apart, of elements of *size*."""
-    row, column, _width = tile_granules(trace, granule, size)
-    return np.asarray(row * pitch + column)
+def tile_offsets(trace: TileTrace, granule: int, pitch: int) -> Ints:
+    """Return the first granule of each tile in an output, its rows *pitch* granules apart."""
+    tiles = tile_granules(trace, granule)
+    return np.asarray(tiles.row * pitch + tiles.column)
 
 
 def ring(
@@ -130,6 +135,8 @@ def ring(
 
     The places of *schedule* are those of a new buffer, *array*.
     """
+    if any(len(step.operands) > 1 for step in schedule.steps):
+        refuse_element(op, added_by_library(op.machine), "the library")
     data = memory.buffer(array, end_of(schedule, op.line))
     arrived = memory.signal("arrived", len(schedule.steps))
     spec = op.machine.gpu.collective_kernel.of_protocol(schedule.protocol)
@@ -307,8 +314,29 @@ def refuse_without_multicast(op: Operator, name: str) -> None:
         )
 
 
+def refuse_element(op: Operator, taken: Sequence[str], who: str) -> None:
+    """Raise ``UsageError`` unless *who* adds up elements of the type of *op*, one of those that are *taken*."""
+    if op.element not in taken:
+        key = "workload.collective.element" if op.trace is None else "workload.gemm.output"
+        raise UsageError(f"{key}: is {op.element}, and {who} adds up {', '.join(taken)}")
+
+
+def refuse_sums(op: Operator, operations: Sequence[Any]) -> None:
+    """Raise ``UsageError`` if memories or the switch would have to add up elements of a type that they do not."""
+    multicast = op.machine.link.multicast
+    for one in operations:
+        if isinstance(one, Gemm) and (one.stores.kind == UPDATE).any():
+            refuse_element(op, ADDED_IN_HARDWARE, "reduction near memory")
+        if isinstance(one, Moves):
+            if (one.steps["send"] == UPDATE).any():
+                refuse_element(op, ADDED_IN_HARDWARE, "reduction near memory")
+            if multicast is not None and one.steps["is_reduced"].any():
+                refuse_element(op, multicast.elements, "the switch")
+
+
 def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:
     """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
+    refuse_sums(op, operations)
     return Program(
         rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals),
         per_node=op.machine.link.gpus_per_node, element=op.element, **meaning,
@@ -322,4 +350,4 @@ def in_lines(op: Operator, n_granules: int) -> int:
 
 def row_granules(op: Operator) -> int:
     """Return granules of a dense row of the output."""
-    return -(-op.shape.n * ELEMENT_BYTES // op.granule)
+    return -(-row_bytes(op.shape) // op.granule)

@@ -19,9 +19,20 @@ import numpy as np
 from t3sim.program.contents import Rows
 from t3sim.program.moe_layer import UNROLLED_BYTES, MoeLayer, program_of_stages
 from t3sim.program.moe_operator import MoeOperator
-from t3sim.program.operations import STORE, Barrier, Buffer, Gemm, Ints, Operation, Program, Stores, TileWaits
+from t3sim.program.operations import (
+    STORE,
+    Barrier,
+    Buffer,
+    Gemm,
+    Ints,
+    Operation,
+    Program,
+    Stores,
+    TileWaits,
+    tile_granules,
+)
 from t3sim.program.row_steps import Steps, copies_to, dealt
-from t3sim.workload.tiling import ELEMENT_BYTES, WORKGROUP_DTYPE, TileTrace
+from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace
 
 DISPATCH_WARPS = 4  # of each compute unit, beside those of the GEMMs
 
@@ -146,7 +157,7 @@ class FusedLayer:
         parts = np.zeros(len(tiles), WORKGROUP_DTYPE)
         for name in ("row", "n_rows", "column"):
             parts[name] = tiles[name]
-        parts["n_columns"] = (end - begin) * (granule // ELEMENT_BYTES)
+        parts["n_columns"] = (end - begin) * trace.element.n_elements(granule)
         return TileTrace(trace.gemm, trace.tiling, 1, parts, maker=np.arange(len(tiles))), begin
 
     def rows_of_blocks(self, expert: Ints, block: Ints) -> Ints:
@@ -166,6 +177,7 @@ class FusedLayer:
         runs = np.unique(np.concatenate([runs_of(ways.reshape(-1), back.place), *tops]))
         tiles, place = trace.workgroups, back.place
         parts, maker, at, pitch = [], [], [], []
+        across = tile_granules(trace, op.granule).column.tolist()
         for number, tile in enumerate(tiles.tolist()):
             _, top, column, n_rows, n_columns = tile
             cut = runs[(runs > top) & (runs < top + n_rows)]
@@ -173,7 +185,7 @@ class FusedLayer:
             for begin, end in pairwise(edges):
                 parts.append((0, begin, column, end - begin, n_columns))
                 maker.append(number)
-                at.append(place[begin] + column * ELEMENT_BYTES // op.granule)
+                at.append(place[begin] + across[number])
                 pitch.append(place[begin + 1] - place[begin] if end - begin > 1 else row)
         cut_tiles = TileTrace(trace.gemm, trace.tiling, 1, np.array(parts, WORKGROUP_DTYPE), maker=np.array(maker))
         stores, of = Stores.local(np.array(at), row), cut_tiles.workgroups["row"]

@@ -34,10 +34,10 @@ from t3sim.program.operations import (
     Program,
     Stores,
     Wait,
+    tile_granules,
 )
 from t3sim.program.row_steps import Steps, dealt, in_columns, steps
 from t3sim.workload.grouped import grouped_launch
-from t3sim.workload.tiling import ELEMENT_BYTES
 
 COPY_WARPS = 16  # of a workgroup: assumed
 UNROLLED_BYTES = 8 * 512  # that a warp loads of a row at a time: eight loads of 512 B, as DeepEP unrolls
@@ -247,7 +247,7 @@ class MoeLayer:
         """Return copies of rows to a type of *ratio* times fewer bits."""
         return steps(
             len(operand), n_granules=row, operand=operand, kept_at=kept_at, n_operands=ratio,
-            is_wide=int(ratio > 1), stride=2 * row if ratio > 1 else 0,
+            wider=int(ratio > 1), stride=2 * row if ratio > 1 else 0,
         )  # fmt: skip
 
     def first_gemm(self, **more: Any) -> list[Operation]:
@@ -301,7 +301,7 @@ class MoeLayer:
         if trace is None:
             return []
         tiles = trace.workgroups
-        stores = Stores.local(made.first[tiles["row"]] + tiles["column"] * ELEMENT_BYTES // self.op.granule, pitch)
+        stores = Stores.local(made.first[tiles["row"]] + tile_granules(trace, self.op.granule).column, pitch)
         stores.kind[:] = STORE
         return [Gemm(
             name=self.label + name, trace=trace, a=a.first, b=b.first, stores=stores, order=np.arange(len(tiles)),

@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from t3sim.collective.ranks import Ranks
 from t3sim.config.element_types import DEFAULT_TYPE
 from t3sim.program.contents import Content, Rows, Tiles
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_parts
+from t3sim.workload.outputs import output_of
+from t3sim.workload.tiling import Granules, TileTrace, granules_of, wavefront_parts
 
 Ints = NDArray[np.int64]
 NONE = -1
@@ -55,9 +56,9 @@ STEP = np.dtype(
         ("n_batched", "i8"),
         # operand i: granule ``operand + i * stride`` of the GPU at distance ``source + i * source_stride``
         ("n_operands", "i8"),  # they are added up; 0: zeros are stored
-        # 1: operands 2i and 2i + 1 are the lines, in turn, of array i, whose elements are twice as wide as those of
-        # the result; it begins at granule ``operand + i * stride`` of the own GPU and has whole lines
-        ("is_wide", "i8"),
+        # w: operands (w + 1) i to (w + 1) i + w are the lines, in turn, of array i, whose elements are w + 1 times as
+        # wide as those of the result; it begins at granule ``operand + i * stride`` of the own GPU and has whole lines
+        ("wider", "i8"),
         ("operand", "i8"),
         ("stride", "i8"),
         ("source", "i8"),
@@ -448,22 +449,17 @@ def table(dtype: np.dtype[Any], rows: Sequence[dict[str, int]], **common: int) -
     return entries
 
 
-def tile_granules(trace: TileTrace, granule: int, size: int = ELEMENT_BYTES) -> tuple[Ints, Ints, Ints]:
-    """Return the place of each tile in the output, (row, granule inside the row), and granules of a row of it.
-
-    *size*: bytes of an element; those of partial sums are ``trace.stored_element_bytes``.
-    """
-    tiles = trace.workgroups
-    first = tiles["column"] * size // granule
-    stop = -(-(tiles["column"] + tiles["n_columns"]) * size // granule)
-    return np.array(tiles["row"]), first, stop - first
+def tile_granules(trace: TileTrace, granule: int, *, is_stored: bool = False) -> Granules:
+    """Return the place of each tile in the output; *is_stored*: as the kernel stores it, which may be partial sums."""
+    return granules_of(trace.workgroups, granule, trace.element if is_stored else output_of(trace.gemm))
 
 
 def wide_granules(step: Any, operand: int, line: int) -> Ints:
-    """Return the granules of *operand* of a step that adds wide elements: every other line of its array."""
-    offsets, (array, half) = np.arange(int(step["n_granules"])), divmod(operand, 2)
-    first = int(step["operand"]) + array * int(step["stride"]) + half * line
-    return np.asarray(first + offsets // line * 2 * line + offsets % line)
+    """Return the granules of *operand* of a step that adds wider elements: one of so many lines of its array."""
+    times = int(step["wider"]) + 1
+    offsets, (array, part) = np.arange(int(step["n_granules"])), divmod(operand, times)
+    first = int(step["operand"]) + array * int(step["stride"]) + part * line
+    return np.asarray(first + offsets // line * times * line + offsets % line)
 
 
 def paired(here: range, there: range) -> tuple[Ints, Ints]:

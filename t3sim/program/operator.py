@@ -11,12 +11,13 @@ import numpy as np
 from t3sim.collective.direct import NCCL
 from t3sim.collective.ranks import Ranks
 from t3sim.collective.schedule import chunk_bytes_of
-from t3sim.config.element_types import DEFAULT_TYPE, output_type
+from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, OperatorKind
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.program.operations import Ints, Memory
 from t3sim.workload.kernel_choice import tiling_of, without_split
+from t3sim.workload.outputs import output_name
 from t3sim.workload.tiling import TileTrace, cut_at_owners, make_tile_trace, moved_bytes
 
 Collective = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "send-receive", "broadcast"]
@@ -82,11 +83,15 @@ class Operator:
     @property
     def element(self) -> str:
         """Return the element type of what is stored and sent, but for operands of the GEMM."""
-        return self.collective_element if self.trace is None else output_type(self.trace.gemm.element)
+        return self.collective_element if self.trace is None else output_name(self.trace.gemm)
+
+    def stored_rows(self, n_rows: int) -> int:
+        """Return the rows of memory that *n_rows* of the output take, with the scales of their blocks."""
+        return int(ELEMENT_TYPES[self.element].stored_rows(n_rows))
 
     @property
     def moved_bytes(self) -> int:
-        """Return the bytes of the array that is gathered or reduced: A in its own type, or the 16-bit output."""
+        """Return the bytes of the array that is gathered or reduced: A or the output, in its type."""
         return moved_bytes(self.shape, self.kind)
 
     def owner(self, position: Any) -> Any:

@@ -22,8 +22,9 @@ class PackedTiles:
         ``UsageError`` unless tiles of the same number have the same size in every chunk.
         """
         workgroups = trace.workgroups[tiles]
-        self.width = tile_granules(trace, op.granule)[2][tiles]
-        self.size: Ints = workgroups["n_rows"] * self.width  # granules
+        made = tile_granules(trace, op.granule)
+        self.width = made.width[tiles]
+        self.size: Ints = made.n_rows[tiles] * self.width  # granules
         self.position: Ints = workgroups["chunk"]
         self.n = len(workgroups) // op.n  # of a chunk
         if len(workgroups) % op.n or (self.size.reshape(op.n, -1) != self.size[: self.n]).any():

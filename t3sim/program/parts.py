@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from t3sim.collective.choice import ring_schedule, way_of
-from t3sim.collective.direct import LEVELS, NVLS, RING, TREE, kernel_of
+from t3sim.collective.direct import LEVELS, NVLS, RING, TREE, VLLM, kernel_of
 from t3sim.collective.nvls import takes_switch
 from t3sim.collective.schedule import CollectiveSchedule, Op, ring_reduce_scatter
 from t3sim.collective.tree import takes_tree
@@ -13,7 +13,7 @@ from t3sim.errors import UsageError
 from t3sim.program.all_to_all import all_to_all_program
 from t3sim.program.contents import Content
 from t3sim.program.direct import direct_program
-from t3sim.program.kernels import copies, gemm, program, ring, summed, whole_tiles
+from t3sim.program.kernels import copies, gemm, program, refuse_element, ring, summed, whole_tiles
 from t3sim.program.levels import levels, levels_program
 from t3sim.program.nvls import nvls_program
 from t3sim.program.one_way import broadcast_program, send_receive_program
@@ -220,7 +220,10 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
     """
     size = op.n * op.chunk_granules * op.granule
     kernel = kernel_of(algorithm, op.machine, op.n, size)
+    if kernel is not None and algorithm == VLLM and op.element not in kernel.elements:
+        kernel = None  # it leaves other types to NCCL
     if kernel is not None and op.n > 1:
+        refuse_element(op, kernel.elements, f"the kernel {algorithm}")
         name = f"all-reduce, {kernel.form}"
         return (Part.of("all_reduce", name, lambda rank: direct_program(op, rank, kernel), op.n),)
     n_nodes = op.ranks.n_nodes
@@ -235,7 +238,8 @@ def all_reduce_parts(op: Operator, algorithm: str, n_compute_units: int | None =
         return (Part.of("all_reduce", "all-reduce, trees", lambda rank: tree_program(op, rank), op.n),)
     if algorithm in LEVELS or (is_free and way_of(op.machine, op.n) != "ring"):
         return (levels_part(op, "all-reduce", n_compute_units if n_nodes > 1 else None),)
-    if algorithm == NVLS or (is_free and takes_switch(op.machine, "all-reduce", op.n, size)):
+    is_added = op.machine.link.multicast is not None and op.element in op.machine.link.multicast.elements
+    if algorithm == NVLS or (is_free and is_added and takes_switch(op.machine, "all-reduce", op.n, size)):
         return (nvls_part(op, "all-reduce"),)
     if op.machine.gpu.collective_kernel.kind == "channels":
         return (_chosen(op, "all-reduce", n_compute_units),)

@@ -17,7 +17,6 @@ from t3sim.config.machine import MachineSpec
 from t3sim.program.compare import difference, digest
 from t3sim.program.operations import Gemm, Program
 from t3sim.workload.matrix_cycles import matrix_cycles
-from t3sim.workload.tiling import ELEMENT_BYTES
 
 
 class Ranks(Sequence[Program]):
@@ -154,7 +153,7 @@ def matrix_share(program: Program, machine: MachineSpec) -> float:
         n_units = every if gemm.units is None else len(range(*gemm.units))
         most = max(most, n_units / every)
         tiles = gemm.stored.workgroups[gemm.stores.distance != 0]
-        n_sent = int((tiles["n_rows"] * tiles["n_columns"]).sum()) * ELEMENT_BYTES
+        n_sent = gemm.trace.element.n_bytes(int((tiles["n_rows"] * tiles["n_columns"]).sum()))
         cycles = matrix_cycles(machine, gemm.trace, n_units, n_sent)
         used += cycles.used
         least += cycles.least

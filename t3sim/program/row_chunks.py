@@ -40,9 +40,9 @@ class RowChunks:
         self.n = n or n_tile_rows
         self._edges = np.append(begins, self.n_rows)[-(-np.arange(self.n + 1) * n_tile_rows // self.n)]
         self.pitch = row_granules(op)
-        self.inside = tile_offsets(op.owned, op.granule, self.pitch) - self.position * self.n_rows * self.pitch
+        self.n_granules = op.stored_rows(self.n_rows) * self.pitch  # of the rows of a rank
+        self.inside = tile_offsets(op.owned, op.granule, self.pitch) - self.position * self.n_granules
         self.chunk = band.reshape(-1) * self.n // n_tile_rows
-        self.n_granules = self.n_rows * self.pitch  # of the rows of a rank
         self.size = in_lines(op, self.n_granules)  # and the room that they take
         self._line = op.line
         self.number = self.position * self.n + self.chunk
@@ -55,8 +55,8 @@ class RowChunks:
 
     def n_stored(self, op: Operator) -> list[int]:
         """Return the granules of the tiles of each chunk of the rows of each rank, in the order of ``number``."""
-        sizes = op.owned.workgroups["n_rows"] * tile_granules(op.owned, op.granule)[2]
-        found: list[int] = np.bincount(self.number, sizes).astype(int).tolist()
+        tiles = tile_granules(op.owned, op.granule)
+        found: list[int] = np.bincount(self.number, tiles.n_rows * tiles.width).astype(int).tolist()
         return found
 
     def pieces(self, n_granules: int | None = None) -> list[tuple[int, int]]:

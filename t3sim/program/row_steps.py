@@ -81,7 +81,7 @@ def by_one_warp(column: Steps, n_granules: int) -> Steps:
     """
     number = np.arange(len(column))
     last = np.maximum.accumulate(number + column["n_batched"])  # of the batches so far
-    is_alone = (last == number) & (np.append(NONE, last[:-1]) < number) & (column["is_wide"] == 0)
+    is_alone = (last == number) & (np.append(NONE, last[:-1]) < number) & (column["wider"] == 0)
     n_pieces = np.where(is_alone, -(-column["n_granules"] // n_granules), 1).clip(min=1)
     found = np.repeat(column, n_pieces)
     piece = (np.arange(len(found)) - np.repeat(np.cumsum(n_pieces) - n_pieces, n_pieces)) * n_granules

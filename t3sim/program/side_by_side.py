@@ -12,6 +12,7 @@ from t3sim.program.operations import Gemm, Memory, Moves, Operation, Program, St
 from t3sim.program.operator import Operator
 from t3sim.program.parts import part_of
 from t3sim.program.plan import Part
+from t3sim.workload.outputs import output_of
 from t3sim.workload.tiling import output_pitch_bytes
 
 # How often the longer of the two runs, by how many times longer it is at least: the times of one that is about as
@@ -64,12 +65,13 @@ def gemms_in_a_row(op: Operator, rank: int, memory: Memory, n: int, stream: int 
     trace = op.tiles
     a, b = operands(op, memory, trace, n)
     pitch = output_pitch_bytes(trace.gemm) // op.granule
-    c = memory.buffer("C", n * trace.gemm.m * pitch)
+    size = output_of(trace.gemm).stored_rows(trace.gemm.m) * pitch
+    c = memory.buffer("C", n * size)
     offsets = tile_offsets(trace, op.granule, pitch)
     for number in range(n):
         yield Gemm(
             name="gemm", stream=stream, trace=trace, a=a.first + number * (a.n_granules // n), b=b.first,
-            stores=Stores.local(c.first + number * trace.gemm.m * pitch + offsets, pitch), order=op.order(rank),
+            stores=Stores.local(c.first + number * size + offsets, pitch), order=op.order(rank),
         )  # fmt: skip
 
 

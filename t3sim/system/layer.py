@@ -16,7 +16,8 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import Operator, other_operators
 from t3sim.workload.operands import k_slice_of, matrix_rate, slices_of, slowed
-from t3sim.workload.tiling import ACCUMULATOR_BYTES, ELEMENT_BYTES, tile_grid
+from t3sim.workload.outputs import output_bytes
+from t3sim.workload.tiling import ACCUMULATOR_BYTES, tile_grid
 
 
 def matrix_flops_per_second(machine: MachineSpec, share: float) -> float:
@@ -49,11 +50,11 @@ def gemm_seconds(gemm: GemmShape, n_gemms: float, workload: WorkloadSpec, machin
     flops = n_waves * n_units * 2 * math.prod(tiling.workgroup_tile) * k
     flops = slowed(flops, matrix_rate(machine.gpu.compute_unit, gemm))
     multiply = flops / matrix_flops_per_second(machine, machine.gpu.compute_unit.matrix_efficiency)
-    element, sum_launch = ELEMENT_BYTES, 0
+    stored, sum_launch = output_bytes(gemm), 0
     if n_panels > 1:
-        element += 2 * n_panels * ACCUMULATOR_BYTES  # written and read
+        stored += 2 * n_panels * ACCUMULATOR_BYTES * gemm.m * gemm.n  # written and read
         sum_launch = machine.gpu.kernel_launch if tiling.sum_launch is None else tiling.sum_launch
-    return multiply + n_gemms * element * gemm.m * gemm.n / machine.memory.bandwidth + sum_launch * 1e-12
+    return multiply + n_gemms * stored / machine.memory.bandwidth + sum_launch * 1e-12
 
 
 def operator_seconds(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> float:

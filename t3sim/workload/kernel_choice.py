@@ -19,7 +19,7 @@ import math
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.workload.operands import k_slice_of, slices_of
-from t3sim.workload.tiling import split_findings, tile_grid, tiling_findings
+from t3sim.workload.tiling import output_findings, split_findings, tile_grid, tiling_findings
 
 
 def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> tuple[str, int]:
@@ -27,6 +27,9 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
 
     Of equally long schedules, the one of fewer workgroups, then of larger tiles, then of wider ones.
     """
+    storing = {name: one for name, one in library.kernels.items() if not output_findings(gemm, one)}
+    if storing and len(storing) < len(library.kernels):
+        library = library.model_copy(update={"kernels": storing})
     if library.only_kernel.get(gemm.element) in library.kernels:
         return library.only_kernel[gemm.element], 1
     if library.rules:

@@ -28,6 +28,7 @@ from typing import Any, Literal
 from t3sim.config.experiment import AttentionKind, GemmShape, LayerKind, LayerSpec, ModelSpec, RunSpec, WorkloadSpec
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.operands import operand_bytes
+from t3sim.workload.outputs import output_bytes
 from t3sim.workload.sublayers import (
     SUBLAYER_PHASES,
     cache_width,
@@ -37,8 +38,8 @@ from t3sim.workload.sublayers import (
     types_of,
     weight_bytes_of,
 )  # fmt: skip
-from t3sim.workload.tiling import ELEMENT_BYTES
 
+ACTIVATION_BYTES = 2  # FP16
 MASK_BYTES = 1
 # Adam, for each parameter: FP16 gradient read; FP32 master weight, two moments read and written; FP16 weight written.
 UPDATE_BYTES = 2 + 3 * (4 + 4) + 2
@@ -165,7 +166,7 @@ def held_of(layer: LayerSpec, tp: int) -> Held:
     """Return what the memory of one of *tp* GPUs holds; embeddings and activations, which are small, are left out."""
     groups = layer.groups or (layer.model,)
     weights = sum(one.layers * weight_bytes_of(one, tp) for one in groups)
-    return Held(weights, ELEMENT_BYTES * sum(one.layers * cache_width(one, tp) for one in groups))
+    return Held(weights, ACTIVATION_BYTES * sum(one.layers * cache_width(one, tp) for one in groups))
 
 
 def _of_generation(layer: LayerSpec, tp: int) -> Iterator[Operator]:
@@ -175,14 +176,14 @@ def _of_generation(layer: LayerSpec, tp: int) -> Iterator[Operator]:
     output, n_scores = tokens * model.hidden, tokens * layer.context
 
     def moved(name: str, n: int, kernel: KernelKind = "elementwise") -> Operator:
-        return Operator(name, phase, 0.0, ELEMENT_BYTES * n, kernel)
+        return Operator(name, phase, 0.0, ACTIVATION_BYTES * n, kernel)
 
     queries = gemm_of(model, "OP", tp).k
     flops = 4.0 * n_scores * queries  # scores and context of each head: as wide as its part of the output projection
     if model.mla is not None:
         heads = queries // model.mla.v_head_dim
         flops = 2.0 * n_scores * heads * (2 * model.mla.kv_lora_rank + model.mla.qk_rope_head_dim)
-    n_bytes = ELEMENT_BYTES * (n_scores * cache_width(model, tp) + 2 * tokens * queries)  # queries read, output written
+    n_bytes = ACTIVATION_BYTES * (n_scores * cache_width(model, tp) + 2 * tokens * queries)  # and output
     up = gemm_of(model, "FC-1", tp, "ag-gemm").n
     yield moved("norm 1", 2 * output, "norm")
     yield Operator("attention, KV cache", phase, flops, n_bytes, "kv_cache")
@@ -251,18 +252,18 @@ class _Operators:
     def _gemm(self, name: str, phase: str, m: int, n: int, k: int) -> Operator:
         part = "FC-1" if name.startswith("FC") else "OP"
         gemm = GemmShape(m=m, n=n, k=k, **types_of(self.model, part))
-        return Operator(name, phase, 2.0 * m * n * k, operand_bytes(gemm) + ELEMENT_BYTES * m * n, gemm)
+        return Operator(name, phase, 2.0 * m * n * k, operand_bytes(gemm) + output_bytes(gemm), gemm)
 
     def _moved(
         self, name: str, phase: str, n: float, n_arrays: int, kernel: KernelKind = "elementwise", *, mask: bool = False
     ) -> Operator:
         """A kernel over arrays of *n* elements, read and written, and perhaps over a dropout *mask*."""
-        return Operator(name, phase, 0.0, (n_arrays * ELEMENT_BYTES + MASK_BYTES * mask) * n, kernel)
+        return Operator(name, phase, 0.0, (n_arrays * ACTIVATION_BYTES + MASK_BYTES * mask) * n, kernel)
 
     def _attention(self) -> Iterator[Operator]:
         queries, keys = self.tokens * self.query, self.tokens * self.key_value  # values are as many as keys
         if self.is_fused:
-            n_bytes = ELEMENT_BYTES * (2 * queries + 2 * keys)  # and the context, as large as the queries
+            n_bytes = ACTIVATION_BYTES * (2 * queries + 2 * keys)  # and the context, as large as the queries
             yield Operator("fused attention", "forward", 2 * self.product_flops, n_bytes, "fused_attention")
             return
         yield self._product("scores", "forward", queries + keys + self.scores, makes_scores=True)
@@ -275,7 +276,7 @@ class _Operators:
         queries, keys = self.tokens * self.query, self.tokens * self.key_value
         if self.is_fused:  # reads queries, keys, values, context and its gradient; writes three gradients
             flops = FUSED_BACKWARD_PRODUCTS * self.product_flops
-            n_bytes = ELEMENT_BYTES * (4 * queries + 4 * keys)
+            n_bytes = ACTIVATION_BYTES * (4 * queries + 4 * keys)
             yield Operator("fused attention", "backward", flops, n_bytes, "fused_attention")
             return
         yield self._product("value gradient", "backward", self.scores + queries + keys)
@@ -291,4 +292,4 @@ class _Operators:
         """A batched GEMM with one matrix of scores for each sequence and head, made or multiplied."""
         s, head = self.sequence, self.head
         gemm = GemmShape(m=s, n=s, k=head) if makes_scores else GemmShape(m=s, n=head, k=s)
-        return Operator(name, phase, self.product_flops, ELEMENT_BYTES * n_elements, gemm, self.scores / s**2)
+        return Operator(name, phase, self.product_flops, ACTIVATION_BYTES * n_elements, gemm, self.scores / s**2)

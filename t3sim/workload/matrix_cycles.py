@@ -4,8 +4,9 @@ import math
 from typing import NamedTuple
 
 from t3sim.config.machine import MachineSpec
-from t3sim.workload.operands import matrix_rate, operand_bytes
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, multiplied_k, resident_workgroups
+from t3sim.workload.operands import matrix_rate, operand_bytes, slice_row_bytes
+from t3sim.workload.outputs import output_bytes
+from t3sim.workload.tiling import TileTrace, multiplied_k, resident_workgroups
 
 
 class MatrixCycles(NamedTuple):
@@ -32,12 +33,12 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     # Rows and columns, of a slice; of two workgroups each loads half of what both need, as if tiles were square.
     loaded = sum(tiling.workgroup_tile) * (3 if tiling.cluster == 2 else 4) / 4
     l2_rate = min(gpu.compute_unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / n_units)
-    load = n_slices * longest * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
+    load = n_slices * longest * loaded * slice_row_bytes(tiling) / l2_rate
     multiply = max(at_peak / gpu.compute_unit.matrix_efficiency, load)
-    store = n_elements * trace.stored_element_bytes / gpu.compute_unit.l2_store_bytes_per_cycle
+    store = trace.element.n_bytes(n_elements) / gpu.compute_unit.l2_store_bytes_per_cycle
     store += tiling.epilogue
     of_tile = max(multiply, (multiply + store) / n_resident)
-    n_moved = operand_bytes(gemm) + gemm.m * gemm.n * ELEMENT_BYTES
+    n_moved = operand_bytes(gemm) + output_bytes(gemm)
     elsewhere = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth) * gpu.compute_clock
     n_tiles = trace.n_workgroups
     return MatrixCycles(

@@ -32,6 +32,11 @@ def k_slice_of(gemm: GemmShape, tiling: TilingSpec) -> int:
     return int(tiling.k_slice * SIXTEEN_BITS / wider(gemm).stored_bits)
 
 
+def slice_row_bytes(tiling: TilingSpec) -> int:
+    """Return the bytes that a row of A, or a column of B, has in a slice of k."""
+    return tiling.k_slice * SIXTEEN_BITS // 8
+
+
 def slices_of(gemm: GemmShape, tiling: TilingSpec) -> int:
     """Return the slices of k."""
     return -(-gemm.k // k_slice_of(gemm, tiling))
@@ -52,21 +57,17 @@ def loaded_shares(gemm: GemmShape) -> tuple[Fraction, Fraction]:
 
 def bytes_of_a(gemm: GemmShape, n_elements: int) -> int:
     """Return the bytes of a number of elements of A and their scales; what collectives carry if A is gathered."""
-    return _bytes(n_elements, operand_types(gemm)[0])
+    return operand_types(gemm)[0].n_bytes(n_elements)
 
 
 def bytes_of_b(gemm: GemmShape, n_elements: int) -> int:
     """Return the bytes of a number of elements of B and their scales."""
-    return _bytes(n_elements, operand_types(gemm)[1])
+    return operand_types(gemm)[1].n_bytes(n_elements)
 
 
 def operand_bytes(gemm: GemmShape) -> int:
     """Return the bytes of both operands and their scales."""
     return bytes_of_a(gemm, gemm.m * gemm.k) + bytes_of_b(gemm, gemm.n * gemm.k)
-
-
-def _bytes(n_elements: int, of: ElementType) -> int:
-    return -(-n_elements * of.stored_bits // 8)
 
 
 def matrix_rate(unit: ComputeUnitSpec, gemm: GemmShape) -> float:

@@ -53,6 +53,13 @@ def in_type(model: ModelSpec, element: str) -> ModelSpec:
     return model.model_copy(update={"elements": CheckpointTypes(attention=one, feed_forward=one, experts=one)})
 
 
+def with_outputs(model: ModelSpec, outputs: str) -> ModelSpec:
+    """Return *model* with the outputs of all GEMMs in one element type."""
+    elements = (model if model.elements is not None else in_type(model, DEFAULT_TYPE)).elements
+    assert elements is not None
+    return model.model_copy(update={"elements": elements.model_copy(update={"outputs": outputs})})
+
+
 def _multiplied(types: OperandTypes, unit: ComputeUnitSpec) -> OperandTypes:
     activations = simulated_types(types).get("element", DEFAULT_TYPE)
     if stated_rate(unit, ELEMENT_TYPES[activations]) is not None:

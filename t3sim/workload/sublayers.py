@@ -105,11 +105,12 @@ def gemm_of(model: ModelSpec, sublayer: str, tp: int, operator: OperatorKind = "
 
 
 def types_of(model: ModelSpec, sublayer: str) -> dict[str, Any]:
-    """Return the element types of the operands of *sublayer*, as fields of ``GemmShape``."""
+    """Return the element types of the tensors of *sublayer*, as fields of ``GemmShape``."""
     if model.elements is None:
         return {}
     of = model.elements.feed_forward if sublayer in ("FC-1", "FC-2") else model.elements.attention
-    return simulated_types(of)
+    outputs = {} if model.elements.outputs is None else {"output": model.elements.outputs}
+    return {**simulated_types(of), **outputs}
 
 
 def lacks(model: ModelSpec, sublayer: str) -> str | None:

@@ -24,12 +24,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.arrays import chosen
+from t3sim.config.element_types import PARTIAL_SUM, ElementType
 from t3sim.config.experiment import GemmShape, OperatorKind, TilingSpec
 from t3sim.config.limits import MOST_PREFETCHED_SLICES, MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
@@ -38,18 +39,22 @@ from t3sim.config.trees import Finding
 from t3sim.errors import UsageError
 from t3sim.units import format_bytes
 from t3sim.workload.operands import (
+    SIXTEEN_BITS,
     bytes_of_a,
+    bytes_of_b,
     k_slice_of,
     loaded_shares,
+    slice_row_bytes,
     slices_of,
     whole_k,
 )
+from t3sim.workload.outputs import output_bytes, output_name, output_of, row_bytes, stored_as
 
-ELEMENT_BYTES = 2  # of outputs, which have 16 bits whatever the operands; those are in ``operands``
-ACCUMULATOR_BYTES = 4  # FP32
+ACCUMULATOR_BYTES = PARTIAL_SUM.bits // 8
 LANES_PER_WAVEFRONT = 64
 MAX_MATRIX_BYTES = 1 << 40
 OUTPUT_PITCH_ALIGNMENT = 128  # bytes; each output row starts on a cache line
+LEAST_STORE = 64  # bytes of a row of a tile: an access of the memory
 MAX_WAVEFRONTS_PER_WORKGROUP = 8  # T3 section 4.2.1: 3-bit wavefront id
 MAX_WORKGROUPS = 1 << 20  # an FP16 output of 32 GiB in tiles of 128 x 128; larger is a mistake in the shape
 
@@ -104,8 +109,8 @@ class TileTrace:
         """
         ids = np.arange(self.n_workgroups) if workgroup_id is None else np.array([workgroup_id])
         tiles = self.workgroups[ids]
-        down, across = wavefront_grid(self.tiling)
-        height, width = self.tiling.wavefront_tile
+        down, across = self.wavefront_grid
+        height, width = self.wavefront_tile
         wavefronts = np.empty((len(ids), down * across), dtype=WAVEFRONT_DTYPE)
         index = np.arange(down * across)
         row_offset, column_offset = (index // across) * height, (index % across) * width
@@ -118,10 +123,21 @@ class TileTrace:
         flat = wavefronts.reshape(-1)
         return chosen(flat, (flat["n_rows"] > 0) & (flat["n_columns"] > 0))
 
+    @cached_property
+    def element(self) -> ElementType:
+        """Type of the elements as the kernel stores them: that of the output, or of partial sums."""
+        return stored_as(self.gemm, self.tiling)
+
+    @cached_property
+    def wavefront_tile(self) -> tuple[int, int]:
+        """Rows and columns of the output that a wavefront stores."""
+        return stored_wavefront_tile(self.tiling, self.element)
+
     @property
-    def stored_element_bytes(self) -> int:
-        """Bytes of an element as the kernel stores it: 16 bits, or a partial sum in FP32."""
-        return ACCUMULATOR_BYTES if self.tiling.split_k > 1 else ELEMENT_BYTES
+    def wavefront_grid(self) -> tuple[int, int]:
+        """Wavefront tiles per full workgroup tile, (down, across), as they are stored."""
+        (rows, columns), (high, wide) = self.tiling.workgroup_tile, self.wavefront_tile
+        return rows // high, columns // wide
 
     @cached_property
     def k_slice(self) -> int:
@@ -199,7 +215,7 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
     check_tiling(tiling)
     if n_chunks < 1:
         raise ValueError(f"a GEMM is cut into at least 1 chunk, not {n_chunks}")
-    refuse(size_findings(gemm, tiling))
+    refuse([*size_findings(gemm, tiling), *output_findings(gemm, tiling)])
     height, width = tiling.workgroup_tile
     n_rows, n_columns = tile_grid(gemm, tiling)
     row, column = tile_order(n_rows, n_columns, tiling.group_rows, 1 if n_rows % n_chunks else n_chunks)
@@ -239,8 +255,8 @@ def wavefront_parts(trace: TileTrace, parts: TileTrace) -> NDArray[Any]:
     """
     tile, (down, across), (high, wide) = (
         trace.workgroups[trace.makers(parts)],
-        wavefront_grid(trace.tiling),
-        trace.tiling.wavefront_tile,
+        trace.wavefront_grid,
+        trace.wavefront_tile,
     )
     part = parts.workgroups[:, None]
     index = np.arange(down * across)
@@ -318,7 +334,7 @@ def tile_findings(tiling: TilingSpec) -> list[Finding]:
 
 def slice_bytes(tiling: TilingSpec) -> int:
     """Return what the slices of operands take that a workgroup stages."""
-    return (tiling.prefetch_depth + 1) * sum(tiling.workgroup_tile) * tiling.k_slice * ELEMENT_BYTES
+    return (tiling.prefetch_depth + 1) * sum(tiling.workgroup_tile) * slice_row_bytes(tiling)
 
 
 def lds_of(tiling: TilingSpec, machine: MachineSpec) -> int:
@@ -345,11 +361,12 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
             findings.append(("workgroup_tile", f"{tile} needs {format_bytes(needed)} for {what}; {has}"))
     if tiling.lds is not None and tiling.lds < slices:
         findings.append(("lds", f"is {format_bytes(tiling.lds)}, must hold its slices, {format_bytes(slices)}"))
-    whole_lines = f"of {line} B, {line // ELEMENT_BYTES} FP16 elements"
-    if tiling.k_slice * ELEMENT_BYTES != line:
+    of_line = line * 8 // SIXTEEN_BITS
+    whole_lines = f"of {line} B, {of_line} FP16 elements"
+    if slice_row_bytes(tiling) != line:
         findings.append(("k_slice", f"is {tiling.k_slice}, must fill one L2 line {whole_lines}"))
     stored, name = (high, "rows") if tiling.column_major else (wide, "columns")
-    if stored * ELEMENT_BYTES % line:
+    if stored % of_line:
         findings.append(("wavefront_tile", f"is [{high}, {wide}], its {name} must fill L2 lines {whole_lines}"))
     if tiling.prefetch_depth > MOST_PREFETCHED_SLICES:
         findings.append(("prefetch_depth", f"is {tiling.prefetch_depth}, must be at most {MOST_PREFETCHED_SLICES}"))
@@ -401,10 +418,17 @@ def split_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
     """Return why a kernel cannot split k of *gemm*."""
     if tiling.split_k == 1:
         return []
-    n_slices, line = slices_of(gemm, tiling), OUTPUT_PITCH_ALIGNMENT // ELEMENT_BYTES
+    n_slices, line = slices_of(gemm, tiling), output_of(gemm).n_elements(OUTPUT_PITCH_ALIGNMENT)
     if tiling.split_k > n_slices:
         has = f"k {gemm.k} has {n_slices} slices of {k_slice_of(gemm, tiling)}"
         return [("tiling.split_k", f"is {tiling.split_k}, but {has}; each panel needs at least one")]
+    if output_of(gemm).scale_bits:
+        message = f"is {tiling.split_k}, and no kernel that adds up partial sums scales blocks of {gemm.output}"
+        return [("tiling.split_k", f"{message}; take 1")]
+    across = tiling.workgroup_tile[not tiling.column_major]
+    if across % line:
+        lines = f"partial sums are added up line by line, of {line} elements of {output_name(gemm)}"
+        return [("tiling.split_k", f"is {tiling.split_k}, and {lines}; tiles are {across} wide, take 1")]
     row = gemm.m if tiling.column_major else gemm.n
     if row % line:
         name, lower = "m" if tiling.column_major else "n", row // line * line
@@ -417,8 +441,12 @@ def split_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
 def shape_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
     """Return what makes a GEMM too large to simulate, or keeps it from being run with *tiling*."""
     m, n, k = gemm.m, gemm.n, gemm.k
-    for name, elements in (("output (m x n)", m * n), ("first operand (m x k)", m * k), ("second (k x n)", k * n)):
-        if elements * ELEMENT_BYTES > MAX_MATRIX_BYTES:
+    for name, n_bytes in (
+        ("output (m x n)", output_bytes(gemm)),
+        ("first operand (m x k)", bytes_of_a(gemm, m * k)),
+        ("second (k x n)", bytes_of_b(gemm, k * n)),
+    ):
+        if n_bytes > MAX_MATRIX_BYTES:
             return [("gemm", f"m {m}, n {n}, k {k}: the {name} has more than {format_bytes(MAX_MATRIX_BYTES)}")]
     return size_findings(gemm, tiling)
 
@@ -462,12 +490,72 @@ def wavefront_grid(tiling: TilingSpec) -> tuple[int, int]:
 
 def moved_bytes(gemm: GemmShape, operator: OperatorKind) -> int:
     """Return the bytes of the array that the collective of *operator* is of: A as it is stored, or the output."""
-    return bytes_of_a(gemm, gemm.m * gemm.k) if operator == "ag-gemm" else gemm.m * gemm.n * ELEMENT_BYTES
+    return bytes_of_a(gemm, gemm.m * gemm.k) if operator == "ag-gemm" else output_bytes(gemm)
 
 
 def output_pitch_bytes(gemm: GemmShape) -> int:
     """Return bytes from one output row to the next: the row's elements padded to whole cache lines."""
-    return -(-gemm.n * ELEMENT_BYTES // OUTPUT_PITCH_ALIGNMENT) * OUTPUT_PITCH_ALIGNMENT
+    return -(-row_bytes(gemm) // OUTPUT_PITCH_ALIGNMENT) * OUTPUT_PITCH_ALIGNMENT
+
+
+class Granules(NamedTuple):
+    """Where rectangles lie in an array, and what they take, in rows of memory and granules of these.
+
+    Rows of memory hold the elements of rows, and scales of blocks behind them.
+    """
+
+    row: Ints
+    n_rows: Ints
+    column: Ints
+    width: Ints
+
+
+def granules_of(rectangles: NDArray[Any], granule: int, element: ElementType) -> Granules:
+    """Return the places of *rectangles* (``WORKGROUP_DTYPE``, ``WAVEFRONT_DTYPE``) in an array of *element*.
+
+    Granules are accesses of *granule* bytes.
+    """
+    row = element.stored_rows(np.array(rectangles["row"]))
+    stop = element.stored_rows(rectangles["row"] + rectangles["n_rows"])
+    first = rectangles["column"] * element.bits // (8 * granule)
+    end = -(-(rectangles["column"] + rectangles["n_columns"]) * element.bits // (8 * granule))
+    return Granules(row, stop - row, first, end - first)
+
+
+def stored_wavefront_tile(tiling: TilingSpec, element: ElementType) -> tuple[int, int]:
+    """Return rows and columns of the output that a wavefront stores, in whole lines of *element* or equal parts.
+
+    Wavefronts of a tile of narrow elements exchange them through the LDS: each stores fewer rows, of more columns.
+    """
+    (_, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile
+    is_narrow = element.bits < SIXTEEN_BITS
+    while is_narrow and wide % stored_columns(tiling, element) and columns % (2 * wide) == 0 and high % 2 == 0:
+        high, wide = high // 2, 2 * wide
+    return high, wide
+
+
+def stored_columns(tiling: TilingSpec, element: ElementType) -> int:
+    """Return how many elements are stored at once: those of a line, or of equal parts if a tile has no whole lines."""
+    return math.gcd(element.n_elements(OUTPUT_PITCH_ALIGNMENT), tiling.workgroup_tile[1])
+
+
+def output_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:
+    """Return why a kernel cannot store the output of *gemm* in its type."""
+    if tiling.column_major:
+        gemm, tiling = transposed(gemm, tiling)
+    element, (rows, columns), name = stored_as(gemm, tiling), tiling.workgroup_tile, output_name(gemm)
+    if element.bits >= SIXTEEN_BITS:
+        return []
+    (high, wide), at_once = stored_wavefront_tile(tiling, element), stored_columns(tiling, element)
+    if wide % at_once or at_once < element.n_elements(LEAST_STORE):
+        has = f"{high} x {wide} elements of a tile of {rows} x {columns}"
+        message = f"is {name}, and wavefronts that store {has} do not fill {LEAST_STORE} B of a row"
+        return [("output", f"{message}; take another kernel")]
+    ratio = element.stored_bits / element.bits
+    if high % ratio.denominator or (wide % element.block and columns % element.block):
+        message = f"is {name}, and the {high} x {wide} elements that a wavefront stores are not whole blocks"
+        return [("output", f"{message}; take another kernel")]
+    return []
 
 
 def expected_chunk_bytes(trace: TileTrace, access_bytes: int) -> NDArray[np.int64]:
@@ -477,7 +565,5 @@ def expected_chunk_bytes(trace: TileTrace, access_bytes: int) -> NDArray[np.int6
     start on a cache line, so 64 FP16 columns are 128 bytes, and 33 columns are 128 with 64-byte accesses.
     """
     wavefronts = trace.wavefront_tiles()
-    first = wavefronts["column"] * ELEMENT_BYTES // access_bytes
-    stop = -(-(wavefronts["column"] + wavefronts["n_columns"]) * ELEMENT_BYTES // access_bytes)
-    stored = wavefronts["n_rows"] * (stop - first) * access_bytes * trace.stored_element_bytes // ELEMENT_BYTES
-    return trace.sum_by_chunk(wavefronts["workgroup"], stored)
+    made = granules_of(wavefronts, access_bytes, trace.element)
+    return trace.sum_by_chunk(wavefronts["workgroup"], made.n_rows * made.width * access_bytes)

@@ -33,7 +33,7 @@ from t3sim.program.operations import (
     tile_granules,
 )
 from t3sim.program.plan import Part
-from t3sim.workload.tiling import ELEMENT_BYTES, loaded_rows_and_columns, multiplied_k, resident_workgroups
+from t3sim.workload.tiling import loaded_rows_and_columns, multiplied_k, resident_workgroups
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # in which a tile multiplies that shares its compute unit with others
@@ -221,12 +221,12 @@ class _Outline:
         loaded = loaded_rows_and_columns(trace, one.order)
         n_each = sum(float((loaded[f"{name}_until"] - loaded[f"{name}_from"]).mean()) for name in ("row", "column"))
         path = min(unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / (stop - start))
-        loading = n_each * multiplied_k(trace) * ELEMENT_BYTES / trace.tiling.split_k / (path * gpu.compute_clock)
+        loading = 2 * n_each * multiplied_k(trace) / trace.tiling.split_k / (path * gpu.compute_clock)
         multiply = round(max(flops / rate, loading) * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
         epilogue = trace.tiling.epilogue * SECOND // gpu.compute_clock
         store_rate = unit.l2_store_bytes_per_cycle * gpu.compute_clock
-        _, _, width = tile_granules(one.stored, self.granule, trace.stored_element_bytes)
-        sizes = (one.stored.workgroups["n_rows"] * width).tolist()  # granules
+        made = tile_granules(one.stored, self.granule, is_stored=True)
+        sizes = (made.n_rows * made.width).tolist()  # granules
         parts = np.split(one.parts_of_tiles, np.cumsum(np.bincount(one.makers, minlength=trace.n_workgroups))[:-1])
         stores, waits = one.stores, one.waits
         signal, distance = stores.signal.tolist(), stores.distance.tolist()
@@ -272,7 +272,7 @@ class _Outline:
         shape, capacity = one.trace.gemm, self.machine.gpu.l2.capacity
         found = 0
         for first, size in ((one.a, shape.m), (one.b, shape.n)):
-            n_bytes = size * shape.k * ELEMENT_BYTES
+            n_bytes = 2 * size * shape.k
             if first in self.cached:
                 continue
             found += n_bytes

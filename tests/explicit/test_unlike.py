@@ -9,7 +9,6 @@ import pytest
 from t3sim.collective.schedule import chunk_bytes_of
 from t3sim.config.experiment import RunSpec
 from t3sim.system.simulate import simulate
-from t3sim.workload.tiling import ELEMENT_BYTES
 from tests.conftest import cases
 from tests.harness.rings import Observed, explicit, point, reference
 from tests.harness.sublayers import collective_point
@@ -31,7 +30,7 @@ def skewed(gpu: int, microseconds: int) -> str:
 def chunk_seconds() -> Fraction:
     """Return how long a chunk of the output takes on a link."""
     m, n, _ = SHAPE
-    return Fraction(chunk_bytes_of(m * n * ELEMENT_BYTES, TP, 128), LINK)
+    return Fraction(chunk_bytes_of(2 * m * n, TP, 128), LINK)
 
 
 # --- stragglers --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.units import codes
 from t3sim.program.operations import STORE, Gemm, Program, Signals
 from t3sim.system.ring import RingMachine
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+from t3sim.workload.tiling import TileTrace
 from tests.harness.fabric import SWITCH, link_waits, served
 from tests.kernel.small import at_once, explicit, gemm_of, machine, trace_of
 
@@ -38,7 +38,7 @@ def push(owners: Sequence[int], rank: int = 0) -> Program:
         rows = workgroups["row"][chosen] - workgroups["row"][chosen].min()
         slot = -distance % N
         stores.distance[chosen], stores.signal[chosen] = distance, slot
-        columns = workgroups["column"][chosen] * ELEMENT_BYTES // 64
+        columns = workgroups["column"][chosen] * 2 // 64
         stores.first[chosen] = BASE + slot * SLOT + rows * PITCH + columns
     return replace(program, rank=rank, operations=(replace(gemm, stores=stores),), signals=(Signals("here", 0, N),))
 

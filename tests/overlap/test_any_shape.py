@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import GemmShape
-from t3sim.errors import ConfigError
+from t3sim.errors import ConfigError, UsageError
 from t3sim.program.operations import Gemm
 from t3sim.program.verify import check_plan
 from t3sim.system.simulate import operator_of, plan_for, simulate
@@ -63,11 +63,31 @@ def test_programs_are_right_at_any_shape(name: str, shape: tuple[int, int, int],
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize(("shape", "tp"), [((1, 3, 5), 4), ((200, 100, 72), 4), ((333, 65, 33), 3), ((64, 130, 64), 8)])
-def test_real_values_are_right(name: str, shape: tuple[int, int, int], tp: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "tp", "output"),
+    [((1, 3, 5), 4, "fp16"), ((200, 100, 72), 4, "fp8"), ((333, 65, 33), 3, "fp32"), ((64, 130, 64), 8, "fp16")],
+)
+def test_real_values_are_right(name: str, shape: tuple[int, int, int], tp: int, output: str) -> None:
     audit = Audit(has_checks=True, has_data=True)
-    assert simulate(run_of(name, shape, tp), audit=audit).total > 0
+    assert simulate(run_of(name, shape, tp, f"workload.gemm.output={output}"), audit=audit).total > 0
     assert audit.n_values > 0
+
+
+@pytest.mark.parametrize(("output", "rows"), [("mxfp8", 33 * 8), ("fp8", 256), ("fp32", 256), ("nvfp4", 9 * 32)])
+def test_outputs_are_stored_with_their_scales(output: str, rows: int) -> None:
+    """Bytes of a GEMM that the memory has written, by hand: rows of 256 elements, and of the scales of their blocks."""
+    tiling = "tiling={preset: gemm-64x64, workgroup_tile: [64, 128], wavefront_tile: [64, 64]}"
+    run = run_of("sequential", (256, 256, 72), 4, tiling, f"workload.gemm.output={output}", "workload.operator=ag-gemm")
+    audit = Audit(has_checks=True)
+    phases = simulate(run, audit=audit).sublayers[0].by_role
+    bits = {"mxfp8": 8, "fp8": 8, "fp32": 32, "nvfp4": 4}[output]
+    assert phases["gemm"].counters["output_write_bytes"] == rows * 256 * bits // 8
+
+
+def test_scales_of_blocks_are_not_carried() -> None:
+    run = run_of("flux-ag", (256, 256, 72), 4, "workload.gemm.output=mxfp8")
+    with pytest.raises(UsageError, match="without scales of blocks"):
+        simulate(run, audit=Audit(has_data=True))
 
 
 @pytest.mark.parametrize(("order", "tp"), [("naive", 4), ("naive", 3)])

@@ -150,7 +150,7 @@ SPLIT_PROGRAMS: dict[str, Callable[[int, int], list[Program]]] = {
 def test_programs_of_split_gemms_compute_what_they_say(name: str, n: int, n_panels: int) -> None:
     programs = SPLIT_PROGRAMS[name](n, n_panels)
     gemms = [one for one in programs[0].operations if isinstance(one, Gemm)]
-    sums = [one for one in programs[0].operations if isinstance(one, Moves) and one.steps["is_wide"].any()]
+    sums = [one for one in programs[0].operations if isinstance(one, Moves) and one.steps["wider"].any()]
     assert len(sums) == len(gemms) > 0
     assert {one.trace.tiling.split_k for one in gemms} == {n_panels}
     assert problems_of(programs) == []

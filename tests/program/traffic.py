@@ -44,7 +44,8 @@ def transfers(operation: Operation, program: Program) -> list[tuple[int, int, in
 def of_gemm(gemm: Gemm, program: Program) -> list[tuple[int, int, int]]:
     """Return what the stores and forwards of a GEMM move; for tiles of other shapes what arrives counts."""
     stores = gemm.stores
-    sizes = gemm.trace.workgroups["n_rows"] * tile_granules(gemm.trace, program.granule)[2]
+    made = tile_granules(gemm.trace, program.granule)
+    sizes = made.n_rows * made.width
     before = np.concatenate([[0], np.cumsum(sizes)])
     is_to = stores.to != NONE
     arriving = np.where(is_to, before[np.where(is_to, stores.to + stores.n_to, 0)] - before[stores.to * is_to], sizes)

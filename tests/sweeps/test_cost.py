@@ -108,6 +108,17 @@ def test_one_estimate_for_the_limit_and_for_the_phases() -> None:
         assert 0 < least_hours(points) * 3600 < by_phases
 
 
+def test_long_arrays_are_planned_with_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours of 4 MiB: twice those of the 2 MiB that are planned, and about those of a plan of all of it."""
+    (run,) = load_experiment(STUDY, ["workload={collective: {op: all-reduce, size: 4 MiB, gpus: 4}}", *TINY[:2],
+                                     "strategy=sequential", "sweep=null"]).points  # fmt: skip
+    whole = planned_hours([run], 24, {})
+    monkeypatch.setattr(estimate, "LONGEST_PLANNED", 2 << 20)
+    short, times = estimate.shortened(run)
+    assert (short.workload.collective.size, times) == (2 << 20, 2)
+    assert planned_hours([run, run], 24, {}) == 2 * planned_hours([short], 24, {}) == pytest.approx(whole, rel=0.3)
+
+
 def n_planned(points: list[Any], limit: float, monkeypatch: pytest.MonkeyPatch) -> tuple[int, float]:
     """Return how many of *points* are planned to find out their hours, and the hours."""
     planned: list[Any] = []

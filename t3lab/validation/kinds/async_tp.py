@@ -13,7 +13,7 @@ from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
 from t3lab.validation.simulations.concurrent import Overlapped
 from t3lab.validation.timelines import shape_of
 from t3sim.config.experiment import OperatorKind
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.tiling import moved_bytes
 
 # The column of the times of each operator, and the strategy that does the same.
 IN_PIECES: dict[OperatorKind, tuple[str, str]] = {
@@ -35,7 +35,7 @@ def points(row: Measurement, bench: Bench) -> Iterator[Point]:
         yield bench.point(row, column, pieces, host_us=host_us, operating_point=regime.shown)
 
     def in_sequence() -> Comparison:
-        gather = bench.ring("all-gather", ELEMENT_BYTES * int(row["m"]) * int(row["k"]), gpus)
+        gather = bench.ring("all-gather", moved_bytes(shape_of(row), "ag-gemm"), gpus)
         return Comparison.of(Term(gather), Term(bench.gemm(row, regime.machine)))
 
     yield bench.point(row, "ag_then_mm_us", in_sequence, operating_point=regime.shown)

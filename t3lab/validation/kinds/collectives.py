@@ -9,7 +9,8 @@ from t3lab.validation.bench import OPS, Bench, one
 from t3lab.validation.kinds.hosts import check_hosts
 from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
-from t3sim.collective.direct import ALGORITHMS, FORCED, NCCL
+from t3sim.collective.direct import ALGORITHMS, FORCED, NCCL, kernel_of
+from t3sim.errors import UsageError
 from t3sim.spelling import spelled_as
 
 # Algorithms that NCCL may have been held to, and what simulates them.
@@ -35,6 +36,10 @@ def points(row: Measurement, bench: Bench) -> Iterable[Point]:
         if algorithm not in {NCCL, *FORCED.get(op, ())}:
             raise NotSimulatedError(f"{algorithm} is an all-reduce, not {op}")
         size, gpus, version = int(row["bytes"]), int(row["gpus"]), bench.measurements.nccl_version(row)
+        try:
+            kernel_of(algorithm, bench.machine, gpus, size)
+        except UsageError as error:
+            raise NotSimulatedError(error.message) from None
         return one(Term(bench.ring(op, size, gpus, channels, protocol, algorithm, version)))
 
     kind = "collectives" if channels == "auto" else LIMITED

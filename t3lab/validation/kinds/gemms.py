@@ -12,7 +12,7 @@ from t3lab.validation.kinds.interface import ComparedKind
 from t3lab.validation.operating_points import Loops
 from t3lab.validation.point import Comparison, NotSimulatedError, Point, Term
 from t3sim.workload.operands import operand_bytes
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.outputs import output_bytes
 
 LOOPS = {"gemm": Loops(longer=15), "gemm_gaps": Loops(single=True), "gemm_sm_split": Loops()}
 
@@ -33,7 +33,7 @@ def gemm_point(row: Measurement, bench: Bench, column: str = "time_us", loops: L
         # Those that were run before have left their operands in the L2 if these and the output fit and are the same.
         gemm = alone.gemm
         half_of_l2 = machine.gpu.l2.capacity // machine.gpu.l2.n_partitions
-        n_bytes = operand_bytes(gemm) + gemm.m * gemm.n * ELEMENT_BYTES
+        n_bytes = operand_bytes(gemm) + output_bytes(gemm)
         is_repeated = row.values.get("operands") != ROTATED and n_bytes <= half_of_l2
         return one(Term(replace(alone, is_repeated=is_repeated)))
 

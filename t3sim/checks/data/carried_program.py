@@ -13,6 +13,7 @@ from t3sim.checks.data.dataflow import FLAGS, Dataflow
 from t3sim.checks.data.elements import GIVERS, MAX_RANKS, Elements
 from t3sim.checks.data.places import NOWHERE, Ints, Wire, granule_of, occurrence, running_maximum
 from t3sim.checks.data.rounding import rounded
+from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
@@ -23,7 +24,6 @@ from t3sim.gpu.units.state import MOST_PORTS
 from t3sim.program.contents import Content, Rows
 from t3sim.program.operations import Gemm
 from t3sim.program.verify.places import Map, followed_buffers
-from t3sim.workload.tiling import ELEMENT_BYTES
 
 UNTOUCHED = -77  # what lies where nothing has been stored
 FLAG = -55  # what a granule of flags holds
@@ -53,8 +53,12 @@ class CarriedProgram:
             )
         if self.n > MAX_RANKS:
             raise UsageError(f"real values are carried for at most {MAX_RANKS} GPUs, not {self.n}")
+        if ELEMENT_TYPES[first.element].scale_bits:
+            raise UsageError(
+                f"real values are carried in types without scales of blocks, and outputs are {first.element}"
+            )
         self.map = Map(first.buffers, followed_buffers(programs))
-        needed = 4 * len(cores) * self.map.size * first.granule // ELEMENT_BYTES * 2 * 8
+        needed = 4 * len(cores) * self.map.size * ELEMENT_TYPES[first.element].n_elements(first.granule) * 2 * 8
         if needed > MAX_BYTES:
             raise UsageError(
                 f"carrying real values needs about {needed / 2**30:.1f} GiB, at most {MAX_BYTES / 2**30:.0f} are used;"

@@ -30,7 +30,7 @@ from t3sim.program.operations import (
     wide_granules,
 )
 from t3sim.program.verify.places import Map
-from t3sim.workload.tiling import wavefront_grid
+from t3sim.workload.tiling import granules_of
 
 FLAGS = -1  # instead of an item: granules of flags
 
@@ -162,20 +162,18 @@ class Dataflow:
     def _add_tiles(self, gemm: Gemm, made: Made, first: int) -> None:
         """Note which granules each wavefront tile has."""
         trace, granule = gemm.trace, self.program.granule
-        down, across = wavefront_grid(trace.tiling)
+        down, across = trace.wavefront_grid
         wavefronts, stored = gemm.wavefronts(), gemm.stored.workgroups
         workgroup = wavefronts["workgroup"]
-        width = -(-wavefronts["n_columns"] * trace.stored_element_bytes // granule)
-        rows_down = wavefronts["row"] - stored["row"][workgroup]
-        column = wavefronts["column"] - stored["column"][workgroup]
-        column = column * trace.stored_element_bytes // granule
-        pitch = made.width[workgroup]
-        start = first + made.start[workgroup] + rows_down * pitch + column
+        tiles, parts = granules_of(stored, granule, trace.element), granules_of(wavefronts, granule, trace.element)
+        pitch, n_rows, width = made.width[workgroup], parts.n_rows, parts.width
+        inside = (parts.row - tiles.row[workgroup]) * pitch + parts.column - tiles.column[workgroup]
+        start = first + made.start[workgroup] + inside
         sizes = np.zeros(len(stored) * down * across, np.int64)
-        sizes[workgroup * down * across + wavefronts["wavefront"]] = wavefronts["n_rows"] * width
+        sizes[workgroup * down * across + wavefronts["wavefront"]] = n_rows * width
         self._tile_size.append(sizes)
         self._tile_start.append(first + np.cumsum(sizes) - sizes)
-        self._in_tile.append(rectangles(start, pitch, np.array(wavefronts["n_rows"]), width)[2])
+        self._in_tile.append(rectangles(start, pitch, n_rows, width)[2])
 
     def made_by(self, tiles: Ints, index: Ints) -> Ints:
         """Return the granule that is number *index* of each of *tiles*; -1 if there is none."""
@@ -208,7 +206,7 @@ class Dataflow:
             first = int(step["operand"]) + operand * int(step["stride"])
             is_received = step["is_received"] and operand == n_operands - 1
             read = (wire, sent) if is_received else (offsets, items)
-            granules = wide_granules(step, operand, self.program.line) if step["is_wide"] else first + read[0]
+            granules = wide_granules(step, operand, self.program.line) if step["wider"] else first + read[0]
             distance = int(step["source"] + operand * step["source_stride"]) % self.program.ranks.per_node
             place = self._map.place(granules)
             if distance or step["is_reduced"]:

@@ -28,8 +28,7 @@ from t3sim.errors import UsageError
 from t3sim.program.contents import Content, Rows, rectangles
 from t3sim.program.operations import Gemm, Program, tile_granules
 from t3sim.program.verify.places import contents_of
-from t3sim.program.verify.tiles import HALVES, output_granule, parts_of_granule
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.program.verify.tiles import output_granule, parts_of_granule, wide_parts
 
 MAX_RANKS = 16  # contributors are kept in 64 bits
 GIVERS, NAMES = -2, -1  # after the numbers of a granule
@@ -50,14 +49,13 @@ class Made:
     def __init__(self, gemm: Gemm, program: Program, first_name: int) -> None:
         """The names of the elements start at *first_name*."""
         trace, self.gemm, self.first_name, self.ranks = gemm.stored, gemm, first_name, program.ranks
-        row, column, self.width = tile_granules(trace, program.granule, trace.stored_element_bytes)
-        self.rows = np.array(trace.workgroups["n_rows"])
+        row, self.rows, column, self.width = tile_granules(trace, program.granule, is_stored=True)
         self.start: Ints = np.asarray(np.cumsum(self.rows * self.width) - self.rows * self.width, np.int64)
         self.which, self.inside, _ = rectangles(self.start, self.width, self.rows, self.width)
         self.n_granules = len(self.which)
         self.n_parts = parts_of_granule(gemm)
-        n_halves = HALVES if self.n_parts > 1 else 1
-        self.whole_width, column = self.width // n_halves, column // n_halves
+        self.n_wide = wide_parts(gemm)
+        self.whole_width, column = self.width // self.n_wide, column // self.n_wide
         whole = trace.whole_tiles
         sizes = self.rows[whole] * self.whole_width[whole]
         self.across = int((column + self.whole_width).max())  # granules of a dense row of the output
@@ -67,10 +65,10 @@ class Made:
         # Of each stored granule: its granule of the output, and which part of it.
         tile = (np.cumsum(trace.panel == 0) - 1)[trace.first_of_tile]
         self._tile_start = (np.cumsum(sizes) - sizes)[tile]  # in the output, of each workgroup
-        inside, half = self.inside, np.zeros(self.n_granules, np.int64)
+        inside, part = self.inside, np.zeros(self.n_granules, np.int64)
         if self.n_parts > 1:
-            inside, half = output_granule(inside, self.width[self.which], program.line)
-        self.output, self.part = self._tile_start[self.which] + inside, HALVES * trace.panel[self.which] + half
+            inside, part = output_granule(inside, self.width[self.which], program.line, self.n_wide)
+        self.output, self.part = self._tile_start[self.which] + inside, self.n_wide * trace.panel[self.which] + part
         self._stored = np.zeros(self.n_outputs, np.int64)  # the stored granule with part 0 of each of the output
         self._stored[self.output[self.part == 0]] = np.flatnonzero(self.part == 0)
         self.n_copies = program.n if trace.n_chunks == 1 else 1
@@ -122,7 +120,7 @@ class Elements:
         program = programs[0]
         self._programs = {one.rank: one for one in programs}
         self.n, self.ranks = program.n, program.ranks
-        self.n_elements, self._seed = program.granule // ELEMENT_BYTES, seed
+        self.n_elements, self._seed = ELEMENT_TYPES[program.element].n_elements(program.granule), seed
         self.exact, self.typed = slice(0, self.n_elements), slice(self.n_elements, 2 * self.n_elements)
         self.width = 2 * self.n_elements + 2
         self.significand = ELEMENT_TYPES[program.element].significand
@@ -225,10 +223,10 @@ class Elements:
                 products[panel, rows, columns] += a[rows, k] @ b[k, columns]
             by_panel = np.stack([made.granules(product, self.n_elements) for product in products])
             values = np.empty((len(names), self.width), np.int64)
-            panel, half = made.part // HALVES, made.part % HALVES
+            panel, part = made.part // made.n_wide, made.part % made.n_wide
             values[:, self.exact] = by_panel[panel, names - made.first_of(rank)]
-            if made.n_parts > 1:  # of its own half of the elements, and who gives is in one of the parts
-                values[:, self.exact] *= np.arange(self.n_elements) * HALVES // self.n_elements == half[:, None]
+            if made.n_parts > 1:  # of its own share of the elements, and who gives is in one of the parts
+                values[:, self.exact] *= np.arange(self.n_elements) * made.n_wide // self.n_elements == part[:, None]
                 values[:, self.typed] = values[:, self.exact]  # partial sums are FP32
             else:
                 values[:, self.typed] = rounded(values[:, self.exact], self.significand)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from t3sim.collective.direct import FORCED, LEVELS, NCCL, NVLS, RING
-from t3sim.config.element_types import ELEMENT_TYPES
-from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
+from t3sim.config.element_types import ELEMENT_TYPES, NOT_OUTPUTS, OUTPUTS, REDUCED_TYPES
+from t3sim.config.experiment import CollectiveSpec, GemmShape, WorkloadSpec
 from t3sim.config.experts import ExpertsSpec
 from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
 from t3sim.config.machine import MachineSpec
@@ -26,7 +26,8 @@ from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import held_of, sublayer_workloads
 from t3sim.workload.moe import gemms_of, weight_bytes
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, stated_rate, wider
-from t3sim.workload.tiling import MAX_MATRIX_BYTES, shape_findings, stage_findings, tiling_findings
+from t3sim.workload.outputs import output_bytes, output_name
+from t3sim.workload.tiling import MAX_MATRIX_BYTES, output_findings, shape_findings, stage_findings, tiling_findings
 
 PS_PER_S = 10**12
 GIB = 1 << 30
@@ -125,6 +126,7 @@ def _of_shape(
             yield "machine.gpu.tracker.entries_per_set", f"is {entries}, {message}"
     for gemm in gemms:
         findings = shape_findings(gemm, tiling)
+        yield from _of_output(gemm, workload, findings)
         for where, gpu in gpus:
             if stated_rate(gpu.gpu.compute_unit, wider(gemm)) is None:
                 lacking = f"machine.gpu.compute_unit.matrix_rates.{wider(gemm).rate}"
@@ -135,6 +137,19 @@ def _of_shape(
         for path, message in findings:
             key = f"{tiling_key}.split_k" if path == "tiling.split_k" else shape_key
             yield key, message
+
+
+def _of_output(gemm: GemmShape, workload: WorkloadSpec, of_shape: Sequence[tuple[str, str]]) -> Findings:
+    """What keeps a kernel from storing an output in its type, or a collective from adding it up."""
+    key = "workload.trace" if workload.trace else "workload.output" if workload.model else "workload.gemm.output"
+    name = output_name(gemm)
+    if name in NOT_OUTPUTS:
+        yield key, f"is {name}, and {NOT_OUTPUTS[name]}; take one of {', '.join(OUTPUTS)}"
+    elif workload.tp > 1 and workload.operator in ("gemm-rs", "gemm-ar") and name not in REDUCED_TYPES:
+        what = "is reduced, and no collective adds up such elements"
+        yield key, f"is {name}: the output of {workload.operator} {what}; take one of {', '.join(REDUCED_TYPES)}"
+    elif not of_shape:
+        yield from ((key, message) for _, message in output_findings(gemm, workload.tiling))
 
 
 def _of_generation(machine: MachineSpec, workload: WorkloadSpec) -> Findings:
@@ -184,7 +199,7 @@ def _of_memory(workload: WorkloadSpec, gpus: Sequence[tuple[str, MachineSpec]], 
             yield "workload.collective.size", f"{where}is {size} on each GPU, {lacks}"
         for gemm in gemms:
             stored = bytes_of_a(gemm, gemm.m * gemm.k) + bytes_of_b(gemm, gemm.n * gemm.k)
-            stored += gemm.m * gemm.n * ELEMENT_TYPES["fp16"].bits // 8
+            stored += output_bytes(gemm)
             if lacks := _beyond_memory(stored, gpu):
                 needed = f"operands and output of {gemm.m} x {gemm.n} x {gemm.k} are {stored / GIB:.1f} GiB on each GPU"
                 yield shape_key, f"{where}{needed}, {lacks}"

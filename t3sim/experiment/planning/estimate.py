@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
@@ -24,9 +25,8 @@ from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, k_slice_of, operand_bytes, slowed, stated_rate, wider
+from t3sim.workload.outputs import output_bytes, stored_as
 from t3sim.workload.tiling import (
-    ACCUMULATOR_BYTES,
-    ELEMENT_BYTES,
     TileTrace,
     moved_bytes,
     resident_workgroups,
@@ -34,6 +34,7 @@ from t3sim.workload.tiling import (
     transposed,
 )
 
+LONGEST_PLANNED = 256 << 20  # bytes of the array of a collective whose program is made to estimate its cost
 SECONDS_PER_SLOT = 1.1e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 6.0e-9  # a compute unit in it
 SECONDS_PER_GEMM_UNIT_SLOT = 3.4e-8  # the same, besides, while workgroups of a GEMM are on it
@@ -66,17 +67,33 @@ def planned_hours(points: Sequence[RunSpec], limit: float, refused: dict[int, Us
     exceeds *limit*, it is extrapolated to the other points.
     """
     seconds: dict[tuple[object, ...], float] = {}
-    for n, run in enumerate(points, start=1):
+    for n, given in enumerate(points, start=1):
+        run, times = shortened(given)
         plan = PhasePlan()
         try:
             evaluate(run, trace_of(run), plan)
         except UsageError as error:
             refused[n - 1] = error
             continue
-        seconds.update({key: phase_seconds(job) for key, job in plan.jobs.items() if key not in seconds})
+        of_plan = {(times, *key): job for key, job in plan.jobs.items()}
+        seconds.update({key: times * phase_seconds(job) for key, job in of_plan.items() if key not in seconds})
         if n % SURELY_PLANNED == 0 and sum(seconds.values()) > limit * 3600:
             return sum(seconds.values()) * len(points) / n / 3600
     return sum(seconds.values()) / 3600
+
+
+def shortened(run: RunSpec) -> tuple[RunSpec, float]:
+    """Return *run* with an array that is planned quickly, and how many times longer its own is.
+
+    What a collective makes the simulator do grows with its array, and so does its program.  Algorithms that a library
+    chooses by size are those of the array that is planned.
+    """
+    collective = run.workload.collective
+    if collective is None or collective.size <= LONGEST_PLANNED:
+        return run, 1.0
+    planned = collective.model_copy(update={"size": LONGEST_PLANNED})
+    workload = run.workload.model_copy(update={"collective": planned})
+    return run.model_copy(update={"workload": workload}), collective.size / LONGEST_PLANNED
 
 
 def least_hours(points: Sequence[RunSpec]) -> float:
@@ -99,7 +116,7 @@ def least_seconds(run: RunSpec) -> float:
         elif workload.experts is not None:
             experts = workload.experts
             rows, n = experts.tokens_per_gpu * experts.top_k, experts.gpus
-            size = rows * experts.hidden * ELEMENT_BYTES * n
+            size = ELEMENT_TYPES[DEFAULT_TYPE].n_bytes(rows * experts.hidden * n)
         else:
             assert workload.gemm is not None
             size, n = moved_bytes(workload.gemm, workload.operator), workload.tp
@@ -169,8 +186,7 @@ def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_gpus:
     rows, columns = tiling.workgroup_tile
     n_tiles = -(-gemm.m // rows) * -(-gemm.n // columns) * tiling.split_k
     lines_of_tile, tile_s = _tile_work(machine, gemm, tiling)
-    element = ELEMENT_BYTES if tiling.split_k == 1 else ACCUMULATOR_BYTES * tiling.split_k
-    output = gemm.m * gemm.n * element
+    output = stored_as(gemm, tiling).n_bytes(gemm.m * gemm.n * tiling.split_k)
     granules, lines = output / granule, n_tiles * lines_of_tile
     sent = 0.0
     if n_gpus is None:
@@ -204,7 +220,7 @@ def grouped_work(machine: MachineSpec, trace: TileTrace) -> Work:
     lines_of_tile, tile_s = _tile_work(machine, gemm, tiling)
     columns = tiling.workgroup_tile[1]
     n_slices = lines_of_tile // sum(tiling.workgroup_tile)
-    output = gemm.m * gemm.n * ELEMENT_BYTES
+    output = output_bytes(gemm)
     lines = n_slices * float((tiles["n_rows"] + columns).sum()) + output // machine.gpu.l2.line
     read = bytes_of_a(gemm, gemm.m * gemm.k) + _n_read(trace) * bytes_of_b(gemm, gemm.n * gemm.k)
     requests = (read + output) / machine.memory.access

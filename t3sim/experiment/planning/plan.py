@@ -442,6 +442,8 @@ def _refusal_of(error: UsageError, provenance: Mapping[str, Node], root: Node) -
     key, colon, rest = error.message.partition(": ")
     is_key = bool(colon) and key.split(".")[0] in ExperimentFile.model_fields
     message = rest if is_key else error.message
+    if key == "workload.gemm.output" and "workload.output" in provenance:  # of a model
+        key = "workload.output"
     node = provenance.get(key if is_key else "strategy")
     if node is None or not node.position.line:
         return problem_at(root, key if is_key else "strategy", message)

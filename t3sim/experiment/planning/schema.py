@@ -75,6 +75,11 @@ class WorkloadFile(Spec):
         description="Element type of the operands of a model's GEMMs, such as `fp8`. If omitted, what its checkpoint "
         "states, or FP16 if it states none.",
     )
+    output: ElementName | None = Field(
+        None,
+        description="Element type of the outputs of a model's GEMMs, such as `fp32`. If omitted, BF16, or FP16 with "
+        "`fp16` operands.",
+    )
     experts: dict[str, Any] | None = Field(
         None,
         description="Routed experts, with the keys of the section *Experts*: a layer of its own, or on top of what the "

@@ -29,7 +29,7 @@ from t3sim.workload.kernel_choice import fitting_kernels, tiling_of, without_spl
 from t3sim.workload.layer import held_of, other_operators, sublayers_of, why_no_layer
 from t3sim.workload.models import NamedModel, named_model
 from t3sim.workload.moe import gemms_of, mean_rows
-from t3sim.workload.simulated_types import in_type, on_machine
+from t3sim.workload.simulated_types import in_type, on_machine, with_outputs
 from t3sim.workload.sublayers import (
     EXPERTS,
     PHASES_OF,
@@ -43,7 +43,7 @@ from t3sim.workload.sublayers import (
 )
 
 ReadTrace = tuple[Path, GemmShape, TilingSpec, int]  # where it is, and what it holds but for the tiles
-OF_A_MODEL = ("sublayer", "group", "layer", "tokens", "element")  # keys that say what of a model, and of what size
+OF_A_MODEL = ("sublayer", "group", "layer", "tokens", "element", "output")  # what of a model
 OF_A_LAYER = ("attention", "sequence", "context", "operators")  # keys on which only a whole layer depends
 # Keys of one kind of layer, and what the others need instead.
 OF_GENERATION, OF_OTHER_LAYERS = ("context",), ("sequence", "attention")
@@ -224,8 +224,10 @@ class WorkloadReader:
     def _on_machine(self, model: ModelSpec, given: WorkloadFile, machine: MachineSpec | None) -> ModelSpec:
         """*model* with the element types that are asked for, or that the machine runs it with."""
         if given.element is not None:
-            return in_type(model, given.element)
-        return model if machine is None else on_machine(model, machine.gpu.compute_unit)
+            model = in_type(model, given.element)
+        elif machine is not None:
+            model = on_machine(model, machine.gpu.compute_unit)
+        return model if given.output is None else with_outputs(model, given.output)
 
     def _model(self, tree: Node, given: WorkloadFile) -> ModelSpec:
         """The model, with the tokens and the sequence of this workload."""

@@ -53,7 +53,10 @@ OPERATION_TABLE = record_dtype(
     "n_slices",  # of k, each a line of a row of A or a column of B
     "n_buffers",  # operand slices staged per workgroup
     "last_slice_granules", "slice_work", "last_slice_work",
-    "element_bytes",  # of the output as it is stored
+    # A tile as it is stored: rows of memory, with scales of blocks; elements of a line, or of an equal part of one that
+    # is stored at once, and of a granule.
+    "stored_tile_rows", "columns_per_line", "columns_per_granule",
+    "tile_granules",  # of the output
     "is_tracked",  # the tracker counts its tiles
     # move kernel
     "n_ranks",
@@ -82,6 +85,7 @@ WORKGROUP_TABLE = record_dtype(
     "operation",
     "order",  # the workgroup of the same operation that is dispatched in this place
     "first_tile", "n_rows", "n_columns",
+    "stored_rows",  # of memory, with scales of blocks
     "stored_columns",  # fewer than it makes, if an activation leaves less of them
     "a_line", "b_line",  # of its operands: the first lines of its first row and column
     "n_slices",  # that it multiplies: all of k, or its panel
@@ -126,7 +130,7 @@ DMA_TABLE = record_dtype(
 STEP_TABLE = record_dtype(
     "n_lines", "n_granules", "n_operands",
     "n_batched",  # of the next steps of the column: wavefronts make them concurrently with this one; 0 elsewhere
-    "is_wide",  # 1: operands come in pairs, the even and odd lines of one array whose elements are twice as wide
+    "wider",  # w: w + 1 consecutive operands are the lines, round-robin, of one array of elements w + 1 times as wide
     "operand", "stride",  # first granule of the first operand; from one operand, or such array, to the next
     "is_remote", "source", "source_stride",  # whether any lies on another GPU; distances of their GPUs, likewise
     "is_received",  # the last operand lies as a step sent it, flags between the data

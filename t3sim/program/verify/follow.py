@@ -275,7 +275,7 @@ class Following:
         for j, source in enumerate(sources):
             is_wire = bool(step["is_received"]) and j == len(sources) - 1
             place = self._spread(moves, step["operand"] + j * step["stride"], n, is_wire=is_wire)
-            if step["is_wide"]:
+            if step["wider"]:
                 place = self.map.places(wide_granules(step, j, self.programs[0].line))
             if is_computed:
                 self.memories[self.ledger.at(actor.number[0], source)].read(place, self._access(actor, source))

@@ -30,6 +30,9 @@ from t3sim.program.verify.ledger import waits_of
 from t3sim.program.verify.places import Map
 from t3sim.program.verify.tiles import tile_state
 from t3sim.program.verify.words import Findings
+from t3sim.workload.tiling import stored_columns
+
+TIMES_WIDER = (1, 2, 4, 8)  # FP32 sums than elements of 32 to 4 bits
 
 
 def note_form(programs: Sequence[Program], findings: Findings) -> None:
@@ -135,9 +138,12 @@ def of_gemm(gemm: Operation, program: Program, places: Map) -> Iterator[str]:
         yield f"tile {w} is counted here, but stored on another GPU"
     if gemm.trace.tiling.split_k > 1 and (is_away | (stores.kind == UPDATE) | (stores.updates > 0)).any():
         yield "its kernel splits k: partial sums are stored on the own GPU, and nothing adds to them or counts them"
-    in_lines = (stores.first % program.line == 0) & (stores.pitch % program.line == 0)
+    element = gemm.trace.element
+    at_once = -(-stored_columns(gemm.trace.tiling, element) // element.n_elements(program.granule))
+    at_once = min(at_once, program.line)  # granules
+    in_lines = (stores.first % at_once == 0) & (stores.pitch % at_once == 0)
     for w in np.flatnonzero((stores.kind == CACHED) & ~in_lines)[:1].tolist():
-        yield f"tile {w} goes through the L2, but its rows do not begin with cache lines, of {program.line} granules"
+        yield f"tile {w} goes through the L2, but its rows do not begin with cache lines, of {at_once} granules"
     state = tile_state(gemm, program)
     lengths = (state.rows - 1) * stores.pitch + state.widths
     if not state.is_exact:  # tiles that represent others lie where those do
@@ -197,16 +203,16 @@ def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
         is_last = (j == steps["n_operands"] - 1) & (steps["is_received"] == 1)
         length = np.where(j < steps["n_operands"], np.where(is_last, on_wire, steps["n_granules"]), 0)
         first = steps["operand"] + j * steps["stride"]
-        is_wide = steps["is_wide"] == 1  # two operands are the lines, in turn, of one array
-        first = np.where(is_wide, steps["operand"] + j // 2 * steps["stride"], first)
-        ranges.append((f"operand {j}", first, np.where(is_wide, 2 * length, length)))
+        times = steps["wider"] + 1  # so many operands are the lines, in turn, of one array
+        first = np.where(times > 1, steps["operand"] + j // times * steps["stride"], first)
+        ranges.append((f"operand {j}", first, times * length))
     for name, first, length in ranges:
         for k in places.outside(first, length)[:1].tolist():
             yield f"{name} of step {step_name(moves, k)}, from granule {int(first[k])} on, is not inside one buffer"
-    is_plain = (steps["n_operands"] % 2 == 0) & (steps["n_granules"] % program.line == 0) & (steps["is_received"] == 0)
-    is_plain &= (steps["source"] == 0) & (steps["source_stride"] == 0)
-    for k in np.flatnonzero(~np.isin(steps["is_wide"], (0, 1)) | (steps["is_wide"] == 1) & ~is_plain)[:1].tolist():
-        yield f"step {step_name(moves, k)} adds wide elements, pairs of operands in whole lines of the own GPU"
+    is_plain = (steps["n_operands"] % (steps["wider"] + 1) == 0) & (steps["n_granules"] % program.line == 0)
+    is_plain &= (steps["is_received"] == 0) & (steps["source"] == 0) & (steps["source_stride"] == 0)
+    for k in np.flatnonzero(~np.isin(steps["wider"] + 1, TIMES_WIDER) | (steps["wider"] > 0) & ~is_plain)[:1].tolist():
+        yield f"step {step_name(moves, k)} adds wider elements, groups of operands in whole lines of the own GPU"
     for k in np.flatnonzero(is_sent & ~np.isin(steps["send"], (STORE, UPDATE)))[:1].tolist():
         yield f"step {step_name(moves, k)} sends as {int(steps['send'][k])}, not STORE or UPDATE"
     yield from of_batches(moves)
@@ -266,7 +272,7 @@ def of_switch(moves: Moves, program: Program, places: Map) -> Iterator[str]:
         (moves.flags != (1, 1)) | (moves.engine is not None and not is_of_commands(moves))
     )
     is_malformed |= is_sum & ((steps["n_operands"] != n) | (steps["source"] != 0) | (steps["source_stride"] != 1))
-    is_malformed |= is_sum & ((steps["stride"] > 0) | (steps["is_wide"] > 0) | (steps["wait_where"] == AT_OPERANDS))
+    is_malformed |= is_sum & ((steps["stride"] > 0) | (steps["wider"] > 0) | (steps["wait_where"] == AT_OPERANDS))
     for k in np.flatnonzero(is_malformed)[:1].tolist():
         yield f"step {step_name(moves, k)} needs what a switch does not do: multicast stores, sums over all ranks"
         return

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from t3sim.program.contents import rectangles
 from t3sim.program.operations import NONE, Gemm, Ints, Program, paired, tile_granules
 from t3sim.program.verify.shadow import CLOCK, Clock, Frames, Value
-
-HALVES = 2  # granules of partial sums, in FP32, for one of the output
+from t3sim.workload.outputs import output_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class TileState:
     @property
     def whole_widths(self) -> Ints:
         """Return granules of a row of each tile in the output."""
-        return self.widths if self.n_parts == 1 else self.widths // HALVES
+        return self.widths // wide_parts(self.gemm)
 
     def value(self, frames: Frames, workgroups: Ints, inside: Ints, of: int | None = 0) -> Value:
         """Return granules by their number *inside* tiles of *workgroups*; contributed by *of*, by default itself."""
@@ -69,12 +68,13 @@ class TileState:
     def stored(self, frames: Frames, workgroups: Ints, inside: Ints) -> Value:
         """Return granules as they are stored, by their number *inside* tiles: partial sums, if k is split.
 
-        These are twice as wide: the elements of a line of the output fill two consecutive ones.
+        These are wider: the elements of a line of the output fill several consecutive ones.
         """
         if self.n_parts == 1:
             return self.value(frames, workgroups, inside)
-        inside, half = output_granule(inside, self.widths[workgroups], self.line)
-        part = HALVES * self.gemm.stored.panel[workgroups] + half
+        times = wide_parts(self.gemm)
+        inside, part = output_granule(inside, self.widths[workgroups], self.line, times)
+        part += times * self.gemm.stored.panel[workgroups]
         return Value(self.value(frames, workgroups, inside).element, frames.part(part, self.n_parts))
 
     def places(self, workgroups: Ints) -> tuple[Ints, Ints, Ints]:
@@ -95,8 +95,8 @@ class TileState:
 def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     """Return the tiles of *gemm* before it runs; *n_threads* is the length of clocks."""
     trace, stores, n = gemm.stored, gemm.stores, gemm.stored.n_workgroups
-    rows = np.array(trace.workgroups["n_rows"])
-    widths = tile_granules(trace, program.granule, trace.stored_element_bytes)[2]
+    made = tile_granules(trace, program.granule, is_stored=True)
+    rows, widths = made.n_rows, made.width
     is_to = stores.to != NONE
     signal = stores.signal.copy()
     for forward in gemm.forwards:  # they post where they are forwarded
@@ -122,8 +122,12 @@ def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
 
 def parts_of_granule(gemm: Gemm) -> int:
     """Return how many granules that *gemm* stores are added up for one of its output."""
-    n_panels = gemm.trace.tiling.split_k
-    return HALVES * n_panels if n_panels > 1 else 1
+    return wide_parts(gemm) * gemm.trace.tiling.split_k
+
+
+def wide_parts(gemm: Gemm) -> int:
+    """Return how many granules of one panel *gemm* stores for one of its output: partial sums are wider."""
+    return gemm.trace.element.bits // output_of(gemm.trace.gemm).bits
 
 
 def parts_in(programs: Sequence[Program]) -> int:
@@ -133,14 +137,14 @@ def parts_in(programs: Sequence[Program]) -> int:
     return n if n > 1 else 0
 
 
-def output_granule(inside: Ints, widths: Ints, line: int) -> tuple[Ints, Ints]:
-    """Return which granule of a tile of the output a granule of its partial sums is of, and which half of that.
+def output_granule(inside: Ints, widths: Ints, line: int, times: int) -> tuple[Ints, Ints]:
+    """Return which granule of a tile of the output a granule of its partial sums is of, and which part of that.
 
-    *inside* is its number in a tile with rows of *widths* granules, in whole lines.
+    *inside* is its number in a tile with rows of *widths* granules, in whole lines; these are *times* as wide.
     """
     row, column = np.divmod(inside, widths)
     number, rest = np.divmod(column, line)
-    return row * (widths // HALVES) + number // HALVES * line + rest, number % HALVES
+    return row * (widths // times) + number // times * line + rest, number % times
 
 
 def segments(gemm: Gemm) -> list[tuple[tuple[tuple[int, int], ...], Ints]]:

@@ -78,8 +78,10 @@ def load_line_of(gpu, moves, cu_index, step, line, operand, entry, store_queue, 
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     n_data = n_granules = granules_of_line(gpu, step, line)
-    base = step.operand + (operand >> step.is_wide) * step.stride
-    address = base + ((line << step.is_wide) + (operand & step.is_wide)) * gpu.l2.granules_per_line
+    times = step.wider + 1
+    array = operand // times
+    base = step.operand + array * step.stride
+    address = base + (line * times + operand - array * times) * gpu.l2.granules_per_line
     if step.is_received and operand == step.n_operands - 1:
         n_granules = sent_granules(gpu, moves, step, line)
         address = base + line * gpu.l2.granules_per_line * moves.buffer_places

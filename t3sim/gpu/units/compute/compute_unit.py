@@ -177,17 +177,16 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
     """Store the finished tile line by line while more than *kept* of the credit is left; return the credit."""
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
-    granules_per_line = gpu.l2.granules_per_line
-    lines_per_row = gemm.tile_columns * gemm.element_bytes // gpu.line_bytes
-    columns_per_line = gemm.tile_columns // lines_per_row
-    columns_per_granule = gpu.granule_bytes // gemm.element_bytes
+    columns_per_line, columns_per_granule = gemm.columns_per_line, gemm.columns_per_granule
+    granules_per_line = columns_per_line // columns_per_granule
+    lines_per_row = gemm.tile_columns // columns_per_line
     lines_per_wavefront_row = gemm.wavefront_columns // columns_per_line
     wavefronts_across = gemm.tile_columns // gemm.wavefront_columns
-    while credit > kept and slot.store_line < gemm.tile_rows * lines_per_row:
+    while credit > kept and slot.store_line < gemm.stored_tile_rows * lines_per_row:
         row = slot.store_line // lines_per_row
         column = (slot.store_line % lines_per_row) * columns_per_line
-        if row >= entry.n_rows:
-            slot.store_line = gemm.tile_rows * lines_per_row
+        if row >= entry.stored_rows:
+            slot.store_line = gemm.stored_tile_rows * lines_per_row
             return credit
         if column < entry.stored_columns:
             columns_left = min(entry.stored_columns - column, columns_per_line)
@@ -203,7 +202,7 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
             )
             if refused_by != codes.WORKING:
                 note_refused(cu, refused_by, credit)
-                note_refused_line(slot, refused_by, address // granules_per_line)
+                note_refused_line(slot, refused_by, address // gpu.l2.granules_per_line)
                 return 0
             credit -= gpu.store_issue_ticks
             route = tiles[tile].route
@@ -283,7 +282,7 @@ def acknowledge_store(gpu, workgroups, tiles, tag, done_at):
 def has_stored_all(gpu, gemm, slot, now):
     """Return whether the whole tile has been stored, acknowledged, and counted if its kernel does."""
     return (
-        slot.store_line >= gemm.tile_rows * (gemm.tile_columns * gemm.element_bytes // gpu.line_bytes)
+        slot.store_line >= gemm.stored_tile_rows * (gemm.tile_columns // gemm.columns_per_line)
         and slot.stores_outstanding == 0
         and slot.stored_at + gemm.count_ticks <= now
     )
