@@ -40,10 +40,9 @@ from t3sim.program.operations import (
 )
 from t3sim.program.reach import refuse_beyond_node
 from t3sim.workload.operands import matrix_rate, slowed, wider
-from t3sim.workload.outputs import output_of
+from t3sim.workload.outputs import granules_of, output_of
 from t3sim.workload.tiling import (
     TileTrace,
-    granules_of,
     lds_of,
     loaded_rows_and_columns,
     multiplied_k,

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from t3sim.collective.ranks import Ranks
 from t3sim.config.element_types import DEFAULT_TYPE
 from t3sim.program.contents import Content, Rows, Tiles
-from t3sim.workload.outputs import output_of
-from t3sim.workload.tiling import Granules, TileTrace, granules_of, wavefront_parts
+from t3sim.workload.outputs import Granules, granules_of, output_of
+from t3sim.workload.tiling import TileTrace, wavefront_parts
 
 Ints = NDArray[np.int64]
 NONE = -1

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +48,22 @@ from t3sim.workload.operands import (
     slices_of,
     whole_k,
 )
-from t3sim.workload.outputs import output_bytes, output_name, output_of, row_bytes, stored_as
+from t3sim.workload.outputs import (
+    LEAST_STORE,
+    OUTPUT_PITCH_ALIGNMENT,
+    granules_of,
+    output_bytes,
+    output_name,
+    output_of,
+    row_bytes,
+    stored_as,
+    stored_columns,
+    stored_wavefront_tile,
+)
 
 ACCUMULATOR_BYTES = PARTIAL_SUM.bits // 8
 LANES_PER_WAVEFRONT = 64
 MAX_MATRIX_BYTES = 1 << 40
-OUTPUT_PITCH_ALIGNMENT = 128  # bytes; each output row starts on a cache line
-LEAST_STORE = 64  # bytes of a row of a tile: an access of the memory
 MAX_WAVEFRONTS_PER_WORKGROUP = 8  # T3 section 4.2.1: 3-bit wavefront id
 MAX_WORKGROUPS = 1 << 20  # an FP16 output of 32 GiB in tiles of 128 x 128; larger is a mistake in the shape
 
@@ -496,47 +505,6 @@ def moved_bytes(gemm: GemmShape, operator: OperatorKind) -> int:
 def output_pitch_bytes(gemm: GemmShape) -> int:
     """Return bytes from one output row to the next: the row's elements padded to whole cache lines."""
     return -(-row_bytes(gemm) // OUTPUT_PITCH_ALIGNMENT) * OUTPUT_PITCH_ALIGNMENT
-
-
-class Granules(NamedTuple):
-    """Where rectangles lie in an array, and what they take, in rows of memory and granules of these.
-
-    Rows of memory hold the elements of rows, and scales of blocks behind them.
-    """
-
-    row: Ints
-    n_rows: Ints
-    column: Ints
-    width: Ints
-
-
-def granules_of(rectangles: NDArray[Any], granule: int, element: ElementType) -> Granules:
-    """Return the places of *rectangles* (``WORKGROUP_DTYPE``, ``WAVEFRONT_DTYPE``) in an array of *element*.
-
-    Granules are accesses of *granule* bytes.
-    """
-    row = element.stored_rows(np.array(rectangles["row"]))
-    stop = element.stored_rows(rectangles["row"] + rectangles["n_rows"])
-    first = rectangles["column"] * element.bits // (8 * granule)
-    end = -(-(rectangles["column"] + rectangles["n_columns"]) * element.bits // (8 * granule))
-    return Granules(row, stop - row, first, end - first)
-
-
-def stored_wavefront_tile(tiling: TilingSpec, element: ElementType) -> tuple[int, int]:
-    """Return rows and columns of the output that a wavefront stores, in whole lines of *element* or equal parts.
-
-    Wavefronts of a tile of narrow elements exchange them through the LDS: each stores fewer rows, of more columns.
-    """
-    (_, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile
-    is_narrow = element.bits < SIXTEEN_BITS
-    while is_narrow and wide % stored_columns(tiling, element) and columns % (2 * wide) == 0 and high % 2 == 0:
-        high, wide = high // 2, 2 * wide
-    return high, wide
-
-
-def stored_columns(tiling: TilingSpec, element: ElementType) -> int:
-    """Return how many elements are stored at once: those of a line, or of equal parts if a tile has no whole lines."""
-    return math.gcd(element.n_elements(OUTPUT_PITCH_ALIGNMENT), tiling.workgroup_tile[1])
 
 
 def output_findings(gemm: GemmShape, tiling: TilingSpec) -> list[Finding]:

@@ -12,10 +12,9 @@ from click.testing import CliRunner, Result
 from t3sim.cli import main
 from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.config.experiment import GemmShape, TilingSpec
-from t3sim.workload.outputs import output_bytes
+from t3sim.workload.outputs import granules_of, output_bytes
 from t3sim.workload.tiling import (
     expected_chunk_bytes,
-    granules_of,
     make_tile_trace,
     moved_bytes,
     output_findings,

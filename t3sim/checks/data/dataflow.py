@@ -30,7 +30,7 @@ from t3sim.program.operations import (
     wide_granules,
 )
 from t3sim.program.verify.places import Map
-from t3sim.workload.tiling import granules_of
+from t3sim.workload.outputs import granules_of
 
 FLAGS = -1  # instead of an item: granules of flags
 

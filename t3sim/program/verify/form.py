@@ -30,7 +30,7 @@ from t3sim.program.verify.ledger import waits_of
 from t3sim.program.verify.places import Map
 from t3sim.program.verify.tiles import tile_state
 from t3sim.program.verify.words import Findings
-from t3sim.workload.tiling import stored_columns
+from t3sim.workload.outputs import stored_columns
 
 TIMES_WIDER = (1, 2, 4, 8)  # FP32 sums than elements of 32 to 4 bits
 
