@@ -289,6 +289,8 @@ def settle(cases: Sequence[ExpertsCase], simulate: Simulate, say: Callable[[str]
                 one.refused = "was not simulated"
     leave_out_hardware([case for case in cases if case.hardware is not None and case.best])
     designs = [case.hardware for case in cases if case.hardware is not None and case.best]
+    if designs:
+        say(f"with other hardware: {len(designs)}")
     for one, found in zip(designs, simulate([one.run for one in designs]) if designs else (), strict=True):
         one.take(found)
 

@@ -86,6 +86,9 @@ def table(members: Sequence[ExpertsCase]) -> list[str]:
             starts.append(f"{words} from {case.experts.tokens_per_gpu}")
         last = words
     lines += wrap_text(f"Winner: {', '.join(starts)} tokens of a GPU; load: rows of the most loaded GPU over the mean.")
+    left_out = dict.fromkeys(one.candidate.strategy for case in members for one in case.too_slow)
+    if missing := [name for name in left_out if any(name not in known_in(case) for case in members)]:
+        lines += wrap_text(f"-: not simulated, since reading the weights alone takes longer ({', '.join(missing)}).")
     lines += hardware_lines(members)
     able = {one.candidate.strategy for case in members for one in case.simulated}
     reasons = {
@@ -95,6 +98,11 @@ def table(members: Sequence[ExpertsCase]) -> list[str]:
     for name, reason in reasons.items():
         lines += wrap_text(f"Cannot run here: {name} ({reason}).")
     return lines
+
+
+def known_in(case: ExpertsCase) -> set[str]:
+    """Return the strategies that were simulated in a case."""
+    return {one.candidate.strategy for one in case.best}
 
 
 def hardware_lines(members: Sequence[ExpertsCase]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from t3sim.advice.experts import CANDIDATES, case_of, runs_of_model, settle
+from t3sim.cli._experts import table
 from t3sim.strategies import in_order
 from tests.faults.refusals import t3sim_here
 
@@ -127,6 +128,7 @@ def test_what_the_weights_alone_rule_out_is_not_simulated() -> None:
     rows = [row for row in cases[0].candidate_rows() if row[CANDIDATES.index("strategy")] == "moe-two-batch"]
     assert all("weights" in row[-1] for row in rows)
     assert asked.count("moe-t3") == 2
+    assert "not simulated, since reading the weights alone takes longer (moe-two-batch)" in " ".join(table(cases))
 
 
 @pytest.mark.parametrize(("options", "word"), [
