@@ -142,7 +142,7 @@ def validate(
         echo(f"measurements  {source}: {len(found.rows)} rows, {len(points)} points")
         if predict is None:
             say_what_is_assumed(assumed, found.refused, points)
-        echo(f"machine       {spec.name}, GEMMs by {tiling}")
+        echo(*wrap_text(f"machine       {spec.name}, GEMMs by {tiling}", subsequent_indent=" " * 14))
         for title, n in operating_points_of(points).items():
             echo(*wrap_text(f"at {title}: {n} points", " " * 14, " " * 14))
         echo(f"simulations   {len(simulations)} distinct ones")

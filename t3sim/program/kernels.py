@@ -283,7 +283,7 @@ def copies_of_ranks(
 def refuse_without_engines(op: Operator, strategy: str) -> None:
     """Raise ``UsageError``, naming *strategy*, unless the machine has copy engines."""
     if op.machine.gpu.copy_engines is None:
-        raise UsageError(f"{strategy}: this machine has no copy engines (`gpu.copy_engines`)")
+        raise UsageError(f"machine.gpu.copy_engines: this machine has no copy engines, and {strategy} needs them")
 
 
 def refuse_several_nodes(op: AnyOperator, name: str, instead: str = "") -> None:

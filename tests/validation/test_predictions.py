@@ -76,6 +76,9 @@ def test_what_was_frozen_is_reported_first(
     assert float(row["error"]) == pytest.approx(-0.5, abs=1e-3)
     first = (tmp_path / "out/report.md").read_text().split("Frozen predictions")[1].splitlines()[0]
     assert "collectives time_us: MAPE 50.0 %" in first
+    (tmp_path / "other.yaml").write_text("preset: t3-tiny\nname: other\n")
+    assert validate(folder, "--machine", tmp_path / "other.yaml") == 0
+    assert ", not other;" in " ".join(capsys.readouterr().out.split())
 
 
 def test_frozen_is_frozen(validate: Validate, frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
