@@ -101,7 +101,8 @@ def without_faster_than_rings(points: Iterable[Point], machine: MachineSpec) -> 
     the reason why they are not simulated.
     """
     link = machine.link
-    most = link.bandwidth * (1 if link.topology == "switch" else 2) / 1e9  # a ring of GPUs has a link on each side
+    n_links = {"switch": 1, "mesh": link.ports}.get(link.topology, 2)  # a ring of GPUs has a link on each side
+    most = link.bandwidth * n_links / 1e9
     found = []
     for point in points:
         rate = float(point.row["busbw_gbps"]) if point.terms and point.row.kind == "collectives" else 0.0

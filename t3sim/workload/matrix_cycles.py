@@ -39,7 +39,8 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     store += tiling.epilogue
     of_tile = max(multiply, (multiply + store) / n_resident)
     n_moved = operand_bytes(gemm) + output_bytes(gemm)
-    elsewhere = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth) * gpu.compute_clock
+    sent = n_sent / (machine.link.bandwidth * machine.link.ports)
+    elsewhere = max(n_moved / machine.memory.bandwidth, sent) * gpu.compute_clock
     n_tiles = trace.n_workgroups
     return MatrixCycles(
         at_peak / longest * n_tiles / tiling.split_k / gpu.n_compute_units,

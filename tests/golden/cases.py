@@ -53,7 +53,9 @@ def few_units(preset: str, capacity: str, n_channels: int = 4) -> dict[str, Any]
 H200 = few_units("h200", "3840 KiB")
 H100 = few_units("h100", "3 MiB")
 A100 = few_units("a100", "2560 KiB")
-MI355X = few_units("mi355x", "2 MiB", 8)
+MI355X = {  # as its GPUs were before they were a mesh: compute units and memory are what these cases are of
+    **few_units("mi355x", "2 MiB", 8), "link": {"bandwidth": "40 GB/s", "topology": "switch", "ports": 1},
+}  # fmt: skip
 
 EVEN = {"gemm": {"m": 512, "n": 320, "k": 200}, "tp": 4}
 RAGGED = {"gemm": {"m": 512, "n": 331, "k": 200}, "tp": 3}

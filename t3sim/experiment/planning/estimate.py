@@ -254,7 +254,7 @@ def _dram_s(machine: MachineSpec, n_requests: float) -> float:
 
 
 def _link_s(machine: MachineSpec, n_granules: float) -> float:
-    return n_granules * machine.memory.access / machine.link.bandwidth
+    return n_granules * machine.memory.access / (machine.link.bandwidth * machine.link.ports)
 
 
 def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) -> float:
