@@ -11,6 +11,7 @@ from t3sim.collective.direct import ALGORITHMS, KERNELS, NCCL, NVLS, kernel_of
 from t3sim.config.experiment import CollectiveSpec, RunSpec, WorkloadSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
+from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.direct import direct_program
 from t3sim.program.kernels import program
@@ -115,3 +116,31 @@ def test_time_of_vllm(n: int, size: int, measured: float, h200: MachineSpec) -> 
     op = operator_of(run)
     part = Part.of("all_reduce", "all-reduce", lambda rank: direct_program(op, rank, kernel), n)
     assert us_of(run, part) == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("machine", "n", "size", "expected"),
+    [
+        ("h200", 2, KIB, "trtllm-one-shot"), ("h200", 8, 512 * KIB - 1, "trtllm-one-shot"), ("h200", 8, 8 * MIB, None),
+        ("h200", 4, 8 * MIB, None), ("b200", 8, MIB, "trtllm-one-shot"), ("b200", 2, 16 * MIB, None),
+        ("h200", 3, KIB, None),
+    ],
+)  # fmt: skip
+def test_what_tensorrt_llm_takes(machine: str, n: int, size: int, expected: str | None) -> None:
+    """The bounds of its table, for rows of 4096 elements."""
+    found = kernel_of("trtllm", machine_of(machine, ()), n, size)
+    assert found == (None if expected is None else KERNELS[expected])
+
+
+@pytest.mark.parametrize(("machine", "n", "size"), [("h200", 8, MIB), ("h200", 2, 16 * KIB), ("b200", 8, 2 * MIB)])
+def test_its_two_shot_kernel_is_refused(machine: str, n: int, size: int) -> None:
+    with pytest.raises(UsageError, match="two-shot"):
+        kernel_of("trtllm", machine_of(machine, ()), n, size)
+
+
+def test_a_kernel_that_pushes_has_no_barrier(h200: MachineSpec) -> None:
+    """Each array crosses each link once, and nothing else does: bytes by closed form."""
+    op = Operator(h200, 4, None, "all-reduce", 64 * KIB)
+    [moves] = direct_program(op, 0, KERNELS["trtllm-one-shot"]).operations
+    steps = moves.steps.reshape(-1)  # type: ignore[attr-defined]
+    assert int(steps["n_granules"][steps["send"] >= 0].sum()) * op.granule == 3 * 64 * KIB

@@ -177,13 +177,15 @@ def test_an_operator_is_its_parts_in_a_row(tmp_path: Path) -> None:
 def test_an_all_reduce_of_a_library_is_its_kernel(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text(
         "collective,gpus,bytes,algorithm,time_us\nall_reduce,2,8192,vllm,9\nall_reduce,2,8192,,9\n"
-        "all_reduce,2,8192,trtllm,9\nreduce_scatter,2,8192,vllm,9\n"
+        "all_reduce,2,8192,trtllm,9\nreduce_scatter,2,8192,vllm,9\nall_reduce,2,8192,mscclpp,9\n"
+        "all_reduce,8,1048576,trtllm,9\n"
     )
     points = Points(tiny(), tiling()).of(read_measurements(tmp_path / "mine.csv"))
     simulations = [[term.simulation for term in point.terms] for point in points]
-    assert [one.algorithm for [one] in simulations[:2]] == ["vllm", "nccl"]  # type: ignore[attr-defined]
-    assert simulations[2:] == [[], []]
-    assert "trtllm" in points[2].reason
+    assert [one.algorithm for [one] in simulations[:3]] == ["vllm", "nccl", "trtllm"]  # type: ignore[attr-defined]
+    assert simulations[3:] == [[], [], []]
+    assert "mscclpp" in points[4].reason
+    assert "two-shot" in points[5].reason
 
 
 def test_send_receive_and_broadcast_are_simulated(tmp_path: Path) -> None:
