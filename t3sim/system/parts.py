@@ -111,10 +111,11 @@ class Parts:
         In the plan it begins *later* than as simulated: bounds before it represent what takes another time.
         """
         if isinstance(tree, Part):
-            link, programs = self.run.machine.link, tree.programs[: None if tree.difference else 1]
+            link, is_explicit = self.run.machine.link, self.run.mode == "explicit"
+            programs = tree.programs if is_explicit and tree.difference else tree.representatives
             check_arrivals(link, programs)
-            for rank, program in enumerate(programs):
-                check_reach(link, program, rank)
+            for program in programs:
+                check_reach(link, program, program.rank)
             phase = self.phase(tree, after)
             after.append(phase)
             found[tree.role] = replace(on_clock(phase, later), role=tree.role, counts=counts)
