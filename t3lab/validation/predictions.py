@@ -125,8 +125,9 @@ def title_of(predictions: Predictions, found: Sequence[Met], machine: MachineSpe
     """Return one line about the file: whose predictions, and how many of them were measured."""
     facts, n = predictions.facts, sum(row["simulated"] is not None for row in predictions.rows)
     same = "" if facts["machine_sha256"] == machine_digest(machine) else ", whose values were others then"
-    if str(facts["machine"]).partition("+")[0] != machine.name.partition("+")[0]:  # without changed values
-        same = f", not {machine.name}"
+    name = machine.name.partition("+")[0]  # without changed values
+    if str(facts["machine"]).partition("+")[0] != name:
+        same = f", not {name}"
     measured = len({id(one.row) for one in found})
     return (
         f"Frozen predictions of {predictions.path.name} ({facts['machine']}{same}; t3sim {facts['t3sim']},"
