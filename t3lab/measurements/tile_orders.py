@@ -24,7 +24,8 @@ from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import parse_json, read_limited
 from t3sim.workload.outputs import output_of, row_bytes
-from t3sim.workload.tiling import TileTrace, tile_grid, tile_order, workgroup_tiles
+from t3sim.workload.tiling import TileTrace, tile_order, workgroup_tiles
+from t3sim.workload.tiling_rules import tile_grid
 
 MAX_TRACE_BYTES = 1 << 30
 PROTON = re.compile(r"(?P<kernel>.*) Core(?P<sm>\d+) CTA(?P<cta>\d+)")

@@ -18,7 +18,8 @@ from t3lab.measurements.reading import read_file
 from t3lab.measurements.samples import Measurement
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.errors import InputDataError, UsageError
-from t3sim.workload.tiling import TileTrace, check_tiling, workgroup_tiles
+from t3sim.workload.tiling import TileTrace, workgroup_tiles
+from t3sim.workload.tiling_rules import check_tiling
 
 
 class Kernel(NamedTuple):

@@ -32,7 +32,7 @@ from t3sim.results.csv_table import table_bytes
 from t3sim.strategies.interface import in_order, overlap_strategies
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.workload.kernel_choice import tiling_of
-from t3sim.workload.tiling import shape_findings
+from t3sim.workload.tiling_rules import shape_findings
 
 LEAST_SAID_US = 1.0  # parts of the exposed time below this are not worth a word
 SMALL_US = 10.0  # shorter times have a decimal

@@ -27,7 +27,7 @@ from t3sim.program.plan import Plan, parts_of
 from t3sim.strategies import Phase
 from t3sim.system.simulate import SimulationResult
 from t3sim.workload.operands import matrix_rate
-from t3sim.workload.tiling import resident_workgroups
+from t3sim.workload.tiling_rules import resident_workgroups
 
 PARTS = (
     "multiplying", "lost units", "lost waves", "waits for peers", "link stalls", "memory",

@@ -15,7 +15,8 @@ from t3sim.config.machine import MachineSpec
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate, operand_bytes, slowed
 from t3sim.workload.outputs import granules_of, output_of
-from t3sim.workload.tiling import TileTrace, resident_workgroups
+from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling_rules import resident_workgroups
 
 
 class LeastTimes(NamedTuple):

@@ -39,7 +39,8 @@ from t3sim.program.operations import (
 )
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, matrix_rate, wider
-from t3sim.workload.tiling import loaded_rows_and_columns, multiplied_k, resident_workgroups
+from t3sim.workload.tiling import loaded_rows_and_columns, multiplied_k
+from t3sim.workload.tiling_rules import resident_workgroups
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # parts of the multiplication of a tile that shares its compute unit with others, round-robin

@@ -146,7 +146,7 @@ def _import_order(
 ) -> None:  # fmt: skip
     """Write the trace of what another program recorded; *stated*: shape, GPUs and tile as the options say."""
     from t3sim.config.experiment import GemmShape
-    from t3sim.workload.tiling import check_tiling
+    from t3sim.workload.tiling_rules import check_tiling
 
     gemm, tp, size = stated
     if gemm is None or tp is None:

@@ -41,14 +41,8 @@ from t3sim.program.operations import (
 from t3sim.program.reach import refuse_beyond_node
 from t3sim.workload.operands import matrix_rate, slowed, wider
 from t3sim.workload.outputs import granules_of, output_of
-from t3sim.workload.tiling import (
-    TileTrace,
-    lds_of,
-    loaded_rows_and_columns,
-    multiplied_k,
-    resident_workgroups,
-    wavefront_grid,
-)
+from t3sim.workload.tiling import TileTrace, loaded_rows_and_columns, multiplied_k
+from t3sim.workload.tiling_rules import lds_of, resident_workgroups, wavefront_grid
 
 Ints = NDArray[np.int64]
 KINDS = {operations.STORE: codes.INCOMING_WRITE, operations.UPDATE: codes.INCOMING_UPDATE, -1: -1}  # of messages

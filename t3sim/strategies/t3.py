@@ -16,7 +16,7 @@ from t3sim.program.parts import fused_plan, gemm_part, part_of
 from t3sim.program.plan import Plan, in_order
 from t3sim.program.rails import Rails
 from t3sim.strategies.interface import Params, strategy
-from t3sim.workload.tiling import stage_findings
+from t3sim.workload.tiling_rules import stage_findings
 
 UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
 

@@ -17,7 +17,7 @@ from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import Operator, other_operators
 from t3sim.workload.operands import k_slice_of, matrix_rate, slices_of, slowed
 from t3sim.workload.outputs import output_bytes
-from t3sim.workload.tiling import ACCUMULATOR_BYTES, tile_grid
+from t3sim.workload.tiling_rules import ACCUMULATOR_BYTES, tile_grid
 
 
 def matrix_flops_per_second(machine: MachineSpec, share: float) -> float:

@@ -29,7 +29,7 @@ from t3sim.gpu.units.codes import CONTRIBUTION, EVERY, SIGNAL
 from t3sim.program.operations import Gemm, Program, has_unlike_chunks, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, run_to_end
 from t3sim.system.user_code import watched_policy
-from t3sim.workload.tiling import wavefront_grid
+from t3sim.workload.tiling_rules import wavefront_grid
 
 LONGEST_QUANTUM_PS = 5_000_000  # and the longest time between two events of SimPy, which may be several quanta
 

@@ -16,14 +16,8 @@ import numpy as np
 
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.workload.kernel_choice import ruled_kernel, tile_cost
-from t3sim.workload.tiling import (
-    MAX_WORKGROUPS,
-    WORKGROUP_DTYPE,
-    TileTrace,
-    check_tiling,
-    tile_grid,
-    tile_order,
-)
+from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, tile_order
+from t3sim.workload.tiling_rules import MAX_WORKGROUPS, check_tiling, tile_grid
 
 
 def grouped_trace(rows: Sequence[int], gemm: GemmShape, tiling: TilingSpec) -> TileTrace:

@@ -19,7 +19,7 @@ import math
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.workload.operands import k_slice_of, slices_of
-from t3sim.workload.tiling import output_findings, split_findings, tile_grid, tiling_findings
+from t3sim.workload.tiling_rules import output_findings, split_findings, tile_grid, tiling_findings
 
 
 def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> tuple[str, int]:

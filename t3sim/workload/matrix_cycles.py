@@ -6,7 +6,8 @@ from typing import NamedTuple
 from t3sim.config.machine import MachineSpec
 from t3sim.workload.operands import matrix_rate, operand_bytes, slice_row_bytes
 from t3sim.workload.outputs import output_bytes
-from t3sim.workload.tiling import TileTrace, multiplied_k, resident_workgroups
+from t3sim.workload.tiling import TileTrace, multiplied_k
+from t3sim.workload.tiling_rules import resident_workgroups
 
 
 class MatrixCycles(NamedTuple):

@@ -26,7 +26,8 @@ from t3sim.config.trees import shown_value, validated
 from t3sim.config.yaml_loader import Position, tree_of
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.files import one_line, parse_json, publish, read_limited
-from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, check_tiling, refuse, size_findings, tile_grid
+from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace
+from t3sim.workload.tiling_rules import check_tiling, refuse, size_findings, tile_grid
 
 SCHEMA_VERSION = 3
 MAX_TRACE_BYTES = 64 << 20  # a trace of MAX_WORKGROUPS is 40 MiB before compression

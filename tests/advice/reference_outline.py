@@ -33,7 +33,8 @@ from t3sim.program.operations import (
     tile_granules,
 )
 from t3sim.program.plan import Part
-from t3sim.workload.tiling import loaded_rows_and_columns, multiplied_k, resident_workgroups
+from t3sim.workload.tiling import loaded_rows_and_columns, multiplied_k
+from t3sim.workload.tiling_rules import resident_workgroups
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # in which a tile multiplies that shares its compute unit with others

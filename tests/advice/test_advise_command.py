@@ -24,7 +24,7 @@ from t3sim.program.plan import Plan
 from t3sim.strategies import OverlapStrategy
 from t3sim.system.simulate import simulate
 from t3sim.system.user_code import plan_of
-from t3sim.workload.tiling import tiling_findings
+from t3sim.workload.tiling_rules import tiling_findings
 from tests.conftest import REPOSITORY
 
 SMALL = (

@@ -17,7 +17,7 @@ from t3sim.experiment.planning.checks import tiling_findings
 from t3sim.experiment.planning.plan import Experiment, load_experiment
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
 from t3sim.workload.layer import sublayer_workloads
-from t3sim.workload.tiling import check_tiling
+from t3sim.workload.tiling_rules import check_tiling
 
 BASE = """name: base
 machine: h200

@@ -15,7 +15,8 @@ from t3sim.cli import main
 from t3sim.config.experiment import GemmShape, OperandTypes, TilingSpec
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, k_slice_of, operand_bytes, slices_of, whole_k
 from t3sim.workload.simulated_types import simulated_types
-from t3sim.workload.tiling import make_tile_trace, moved_bytes, transposed
+from t3sim.workload.tiling import make_tile_trace, moved_bytes
+from t3sim.workload.tiling_rules import transposed
 
 TILING = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
 RATES = "{tf32: 0.5, fp8: 2, fp4: 4}"

@@ -13,14 +13,8 @@ from t3sim.cli import main
 from t3sim.config.element_types import ELEMENT_TYPES
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.workload.outputs import granules_of, output_bytes
-from t3sim.workload.tiling import (
-    expected_chunk_bytes,
-    make_tile_trace,
-    moved_bytes,
-    output_findings,
-    output_pitch_bytes,
-    split_findings,
-)
+from t3sim.workload.tiling import expected_chunk_bytes, make_tile_trace, moved_bytes, output_pitch_bytes
+from t3sim.workload.tiling_rules import output_findings, split_findings
 from t3sim.workload.trace_file import content_digest, read_trace, write_trace
 
 WIDE = TilingSpec(workgroup_tile=(64, 128), wavefront_tile=(64, 64), k_slice=64, prefetch_depth=1)

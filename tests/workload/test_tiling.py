@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from t3sim.config.experiment import GemmShape, ModelSpec, TilingSpec
 from t3sim.workload.sublayers import gemm_of
 from t3sim.workload.tiling import (
-    MAX_WORKGROUPS,
     TileTrace,
     cut_at_owners,
     expected_chunk_bytes,
     loaded_rows_and_columns,
     make_tile_trace,
     output_pitch_bytes,
-    tiling_findings,
 )
+from t3sim.workload.tiling_rules import MAX_WORKGROUPS, tiling_findings
 from t3sim.workload.trace_file import content_digest
 from tests.harness.machines import machine
 

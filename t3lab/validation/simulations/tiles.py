@@ -23,7 +23,8 @@ from t3sim.registry import encoded
 from t3sim.strategies.flux import PARAMETERS, flux_push_part
 from t3sim.strategies.interface import Phase
 from t3sim.system.simulate import operator_of
-from t3sim.workload.tiling import TileTrace, make_tile_trace, tile_grid, workgroup_tiles
+from t3sim.workload.tiling import TileTrace, make_tile_trace, workgroup_tiles
+from t3sim.workload.tiling_rules import tile_grid
 
 Tile = tuple[int, int]  # row and column of tiles
 GROUP_ROWS = 8  # of tiles, in which Triton's kernel goes through its output

@@ -27,7 +27,13 @@ from t3sim.workload.layer import held_of, sublayer_workloads
 from t3sim.workload.moe import gemms_of, weight_bytes
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, stated_rate, wider
 from t3sim.workload.outputs import output_bytes, output_name
-from t3sim.workload.tiling import MAX_MATRIX_BYTES, output_findings, shape_findings, stage_findings, tiling_findings
+from t3sim.workload.tiling_rules import (
+    MAX_MATRIX_BYTES,
+    output_findings,
+    shape_findings,
+    stage_findings,
+    tiling_findings,
+)
 
 PS_PER_S = 10**12
 GIB = 1 << 30

@@ -26,13 +26,8 @@ from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.operands import bytes_of_a, bytes_of_b, k_slice_of, operand_bytes, slowed, stated_rate, wider
 from t3sim.workload.outputs import output_bytes, stored_as
-from t3sim.workload.tiling import (
-    TileTrace,
-    moved_bytes,
-    resident_workgroups,
-    tile_grid,
-    transposed,
-)
+from t3sim.workload.tiling import TileTrace, moved_bytes
+from t3sim.workload.tiling_rules import resident_workgroups, tile_grid, transposed
 
 LONGEST_PLANNED = 256 << 20  # bytes of the array of a collective whose program is made to estimate its cost
 SECONDS_PER_SLOT = 1.1e-6  # of simulated time, the channels included
