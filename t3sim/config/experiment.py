@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from t3sim.config.element_types import DEFAULT_TYPE, ELEMENT_TYPES, ElementName
 from t3sim.config.experts import ExpertsSpec
 from t3sim.config.machine import MachineSpec
-from t3sim.config.spec import Bytes, Count, Latency, Picoseconds, Share, ShortCycles, Spec, Unit
+from t3sim.config.spec import AtMost, Bytes, Count, Latency, Picoseconds, Share, ShortCycles, Spec, Unit
 
 LayerKind = Literal["training", "prompt", "generation"]
 AttentionKind = Literal["unfused", "fused"]
@@ -256,6 +256,11 @@ class TilingSpec(Spec):
         False,
         description="Grouped GEMM: the tile rows of each group are rounded up to whole clusters. An empty tile takes a "
         "compute unit as long as its neighbour's, loads its share of what both need, and stores nothing.",
+    )
+    group_alignment: Annotated[Count, AtMost(1024), Unit("rows")] = Field(
+        1,
+        description="Grouped GEMM: the rows of each group are rounded up to a multiple of this; rows of padding are "
+        "loaded, multiplied, activated and stored like others.",
     )
     fills_tiles: bool = Field(
         False,

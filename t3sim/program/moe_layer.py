@@ -61,7 +61,9 @@ class MoeLayer:
         self._returned = behind + op.n_tokens * self.sent_pitch
         self._activated = self._returned + op.n_tokens * op.returned_row
         self._products = self._activated + self.n_rows * self.activated_row
-        self.n_elements = self._products + self.n_rows * self._product_pitch - behind
+        self._padding = self._products + self.n_rows * self._product_pitch
+        n_padded = self.n_rows * max(self.multiplied_row, op.returned_row) if op.alignment > 1 else 0
+        self.n_elements = self._padding + n_padded - behind
 
     @property
     def places_of_tokens(self) -> tuple[int, int]:
@@ -142,7 +144,7 @@ class MoeLayer:
 
     def _local_rows(self, buffer: Buffer, row: int, offset: int) -> Rows:
         """Return rows that no other GPU sees."""
-        number = np.arange(sum(self.op.rows(self.rank)))
+        number = np.arange(self.op.padded(self.rank))
         return Rows(buffer.first + number * row, row, 0 * number, offset + number * row, 0 * number + 1)
 
     def tokens_given(self, buffer: Buffer, row: int) -> Rows:
@@ -161,14 +163,20 @@ class MoeLayer:
     def rows_to_multiply(self, buffer: Buffer) -> Rows:
         """Return the rows of the experts of the rank: tokens in the type that the first GEMM multiplies."""
         held, row = self.op.held(self.rank), self.multiplied_row
-        number = np.arange(len(held.token))
-        found = self._sent_rows(buffer.first + number * row, held.distance, held.token)
+        found = self._sent_rows(buffer.first + held.row * row, held.distance, held.token)
         return Rows(found.first, row, found.chunk, found.offset, found.choices)
+
+    def _padding_of(self, buffer: Buffer, row: int) -> tuple[Rows, ...]:
+        """Return the rows of padding behind those of each expert, if any: what they hold, no other GPU sees."""
+        if self.op.alignment == 1:
+            return ()
+        number = np.setdiff1d(np.arange(self.op.padded(self.rank)), self.op.held(self.rank).row)
+        return (Rows(buffer.first + number * row, row, 0 * number, self._padding + number * row, 0 * number + 1),)
 
     def _rows_made(self, buffer: Buffer) -> Rows:
         """Return what the second GEMM makes."""
         held = self.op.held(self.rank)
-        first = buffer.first + np.arange(len(held.token)) * self.op.returned_row
+        first = buffer.first + held.row * self.op.returned_row
         return self._returned_rows(first, held.distance, held.token, np.int64(1) << held.choice)
 
     def _results(self, buffer: Buffer) -> Rows:
@@ -255,11 +263,12 @@ class MoeLayer:
         shape, _ = self.op.shapes()
         if not hasattr(self, "multiplied"):
             self.multiplied = self._buffer("A", self.n_rows, self.multiplied_row)
-            self.inputs = (self.rows_to_multiply(self.multiplied),)
+            self.inputs = (self._rows_of_a(),)
         self.products = self._buffer("products", self.n_rows, self._product_pitch)
         self.outputs = (made := self._local_rows(self.products, self._product_pitch, self._products),)
-        content = self.rows_to_multiply(self.multiplied)
-        return self._gemm("first GEMM", shape, self.multiplied, content, made, self._product_pitch, **more)
+        return self._gemm(
+            "first GEMM", shape, self.multiplied, self._rows_of_a(), self.products, made, self._product_pitch, **more
+        )
 
     def activation(self, **more: Any) -> list[Operation]:
         """Return the activation of the output of the first GEMM, converted to the type of the rows."""
@@ -268,7 +277,7 @@ class MoeLayer:
             self.inputs = (self._local_rows(self.products, self._product_pitch, self._products),)
         self.activated = self._buffer("activated", self.n_rows, self.activated_row)
         self.outputs = (rows := self._local_rows(self.activated, self.activated_row, self._activated),)
-        n_rows = sum(self.op.rows(self.rank))
+        n_rows = self.op.padded(self.rank)
         if not n_rows:
             return []
         one = self._converting(
@@ -285,12 +294,28 @@ class MoeLayer:
             self.activated = self._buffer("activated", self.n_rows, self.activated_row)
             self.inputs = (self._local_rows(self.activated, self.activated_row, self._activated),)
         self.made = self._buffer("made", self.n_rows, self.op.returned_row)
-        self.outputs = (made := self._rows_made(self.made),)
+        row = self.op.returned_row
+        self.outputs = (self._rows_made(self.made),)
+        made = in_row_order(*self.outputs, *self._padding_of(self.made, row))
         content = self._local_rows(self.activated, self.activated_row, self._activated)
-        return self._gemm("second GEMM", shape, self.activated, content, made, self.op.returned_row, **more)
+        return self._gemm("second GEMM", shape, self.activated, content, self.made, made, row, **more)
+
+    def _rows_of_a(self) -> Rows:
+        """Return what the first GEMM multiplies."""
+        return in_row_order(
+            self.rows_to_multiply(self.multiplied), *self._padding_of(self.multiplied, self.multiplied_row)
+        )
 
     def _gemm(
-        self, name: str, shape: Any, a: Buffer, content: Rows, made: Rows, pitch: int, **more: Any
+        self,
+        name: str,
+        shape: Any,
+        a: Buffer,
+        content: Rows,
+        output: Buffer,
+        made: Rows,
+        pitch: int,
+        **more: Any,
     ) -> list[Operation]:
         """Return a grouped GEMM with rows of output *pitch* granules apart, bypassing the L2: move kernels read it."""
         n_slices = self.op.lines_of(shape.element, shape.k)
@@ -301,7 +326,8 @@ class MoeLayer:
         if trace is None:
             return []
         tiles = trace.workgroups
-        stores = Stores.local(made.first[tiles["row"]] + tile_granules(trace, self.op.granule).column, pitch)
+        first = output.first + tiles["row"] * pitch
+        stores = Stores.local(first + tile_granules(trace, self.op.granule).column, pitch)
         stores.kind[:] = STORE
         return [Gemm(
             name=self.label + name, trace=trace, a=a.first, b=b.first, stores=stores, order=np.arange(len(tiles)),
@@ -342,6 +368,14 @@ class MoeLayer:
         groups = self._sums(own, starts, staged, results, row)
         groups["n_granules"] = own.stride[starts] * row  # of all tokens of a group: they lie side by side
         return [self._shared(name, groups, after=after, **more)]
+
+
+def in_row_order(*every: Rows) -> Rows:
+    """Return rows of equal lengths in the order in which they lie."""
+    names = "first", "chunk", "offset", "choices"
+    first, *others = (np.concatenate([getattr(one, name) for one in every]) for name in names)
+    order = np.argsort(first)
+    return Rows(first[order], every[0].n_granules, *(values[order] for values in others))
 
 
 def program_of_stages(layer: MoeLayer, operations: list[Operation], inputs: tuple[Rows, ...]) -> Program:

@@ -74,7 +74,7 @@ class LowLatencyLayer(MoeLayer):
             columns.append(joined(parts))
         send = self.kernel("low-latency dispatch, send", in_columns(columns), LOW_LATENCY_WARPS,
                             UNROLLED_BYTES, makes=converted, wake=0, **more)  # fmt: skip
-        number = np.arange(len(held.token))
+        number = held.row
         copies = steps(
             len(number),
             n_granules=row,
@@ -97,7 +97,7 @@ class LowLatencyLayer(MoeLayer):
         staged, arrived, total = self.returns(row)
         held = op.held(self.rank)
         there = staged.first + self.return_places(held.distance, held.token, held.index) * row
-        sends = copies_to(held.distance, self.made.first + np.arange(len(there)) * row, there, row,
+        sends = copies_to(held.distance, self.made.first + held.row * row, there, row,
                           arrived + op.ranks.back(held.distance))  # fmt: skip
         messages = []
         if op.ranks.n_nodes > 1:

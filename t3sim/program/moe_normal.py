@@ -327,7 +327,7 @@ class NormalLayer(MoeLayer):
             copies.distance * op.n_tokens + copies.token, held.distance * op.n_tokens + held.token
         )
         turn, count = position_in(of_copy), np.bincount(of_copy)
-        place = self.made.first + np.arange(len(of_copy)) * row
+        place = self.made.first + held.row * row
         to = self.reduced.first + of_copy * row
         first = np.zeros(len(count), np.int64)
         first[of_copy[turn == 0]] = place[turn == 0]

@@ -23,7 +23,7 @@ import numpy as np
 
 from t3sim.collective.ranks import Ranks
 from t3sim.config.element_types import ELEMENT_TYPES
-from t3sim.config.experiment import GemmShape, Kernels, OperatorKind
+from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, OperatorKind
 from t3sim.config.experts import ExpertsSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
@@ -249,10 +249,29 @@ class MoeOperator:
     @cached_property
     def _row(self) -> Ints:
         """Number of each row at its expert's GPU."""
-        found = np.empty(len(self._by_expert), np.int64)
-        gpu = self._every["gpu"][self._by_expert]
-        found[self._by_expert] = np.arange(len(gpu)) - np.searchsorted(gpu, gpu)
+        every, by = self._every, self._by_expert
+        expert = every["gpu"][by] * self.routing.experts_per_gpu + every["expert"][by]
+        padded = self._padded
+        first = (np.cumsum(padded, axis=1) - padded).reshape(-1)
+        found = np.empty(len(by), np.int64)
+        found[by] = first[expert] + position_in(expert)
         return found
+
+    @cached_property
+    def alignment(self) -> int:
+        """Return the multiple of rows that groups begin at (``tiling.group_alignment``)."""
+        kernels = self.kernels
+        every = kernels.kernels.values() if isinstance(kernels, KernelLibrarySpec) else (kernels,)
+        return max(one.group_alignment for one in every)
+
+    @cached_property
+    def _padded(self) -> Ints:
+        """Rows of each expert with their padding, [GPU, expert]."""
+        return -(-self._n_rows // self.alignment) * self.alignment
+
+    def padded(self, rank: int) -> int:
+        """Return the rows of the experts of *rank* with their padding."""
+        return int(self._padded[rank].sum())
 
     @cached_property
     def _n_rows(self) -> Ints:
@@ -263,8 +282,8 @@ class MoeOperator:
 
     @property
     def most_rows(self) -> int:
-        """Return the rows at the experts of the GPU that has most."""
-        return int(self._n_rows.sum(axis=1).max())
+        """Return the rows at the experts of the GPU that has most, with their padding."""
+        return int(self._padded.sum(axis=1).max())
 
     def sent(self, rank: int) -> SentRows:
         """Return the rows of the tokens of *rank*."""
@@ -278,9 +297,9 @@ class MoeOperator:
         every, n_rows = self._every, self._n_rows.sum(axis=1)
         first = int(n_rows[:rank].sum())
         of = self._by_expert[first : first + int(n_rows[rank])]
-        names = "token", "choice", "index"
+        token, choice, index = (every[name][of] for name in ("token", "choice", "index"))
         back = self.ranks.back(every["distance"][of])
-        return HeldRows(every["expert"][of], back, *(every[name][of] for name in names))
+        return HeldRows(every["expert"][of], back, token, choice, index, self._row[of])
 
     def rows(self, rank: int) -> list[int]:
         """Return the rows of each expert of *rank*."""

@@ -30,6 +30,7 @@ class HeldRows:
     token: Ints  # its number there
     choice: Ints
     index: Ints
+    row: Ints  # number among the rows of the GPU, padding included
 
 
 @dataclass(frozen=True, eq=False)

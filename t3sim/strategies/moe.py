@@ -7,6 +7,7 @@ normal kernels); ``moe-low-latency`` sends it to each expert (its low-latency ke
 from collections.abc import Callable
 from typing import TypeVar
 
+from t3sim.errors import UsageError
 from t3sim.program.kernels import refuse_several_nodes
 from t3sim.program.moe_batches import two_batches_program
 from t3sim.program.moe_fused import FusedLayer
@@ -104,6 +105,7 @@ def moe_sequential(op: MoeOperator, params: Params) -> Plan:
     routed = op
     if beside is not None:
         check_shared(op, n_units)
+        refuse_padding(op)
         routed = op.of_routed_experts()
     stages: tuple[tuple[str, str, Callable[[NormalLayer], list[Operation]]], ...] = (
         ("dispatch", "dispatch", lambda layer: layer.dispatch(n_units, layout=params["layout"])),
@@ -202,9 +204,19 @@ def moe_t3(op: MoeOperator, params: Params) -> Plan:
 
 def layer_part(op: MoeOperator, program_of: Callable[[int], Program]) -> Part:
     """Return the part in which a program does all of the layer."""
+    refuse_padding(op)
     return Part.repeated(
         "fused", named(op, "fused"), program_of, op.n, len(op.representatives), is_arbitrated=True
     )  # fmt: skip
+
+
+def refuse_padding(op: MoeOperator) -> None:
+    """Raise ``UsageError`` if groups of rows are padded, which takes a kernel for each stage."""
+    if op.alignment > 1:
+        what = (
+            f"is {op.alignment}; padded groups are for `moe-sequential` and `moe-low-latency` without a second stream"
+        )
+        raise UsageError(f"tiling.group_alignment: {what}")
 
 
 def named(op: MoeOperator, name: str) -> str:

@@ -3,7 +3,8 @@
 Models: rows of A lie group by group without gaps; each group has a B of its own.  The tiles of all groups make one
 grid: group by group, in each as those of a plain GEMM.  A group without rows has no tile, and its B is not read.  The
 last row of tiles of a group costs as much as the others, but its missing rows are not loaded.
-Kernels of clusters may round the rows of tiles of a group up to whole clusters (``tiling.whole_clusters``).
+Kernels of clusters may round the rows of tiles of a group up to whole clusters (``tiling.whole_clusters``).  Others
+pad groups to a multiple of rows (``tiling.group_alignment``): rows of padding are like all others.
 Leaves out: descriptors of operands, which a kernel rewrites when it comes to another group.
 Source: DeepGEMM, ``m_grouped_gemm``; CUTLASS, ``PersistentTileSchedulerSm90Group``.
 Pinned by ``tests/workload/test_grouped.py``.
@@ -18,6 +19,11 @@ from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, Tilin
 from t3sim.workload.kernel_choice import ruled_kernel, tile_cost
 from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, tile_order
 from t3sim.workload.tiling_rules import MAX_WORKGROUPS, check_tiling, tile_grid
+
+
+def aligned_rows(rows: Sequence[int], alignment: int) -> list[int]:
+    """Return the rows of each group with its padding."""
+    return [-(-n // alignment) * alignment for n in rows]
 
 
 def grouped_trace(rows: Sequence[int], gemm: GemmShape, tiling: TilingSpec) -> TileTrace:
@@ -35,7 +41,7 @@ def grouped_trace(rows: Sequence[int], gemm: GemmShape, tiling: TilingSpec) -> T
         raise ValueError("a grouped GEMM needs at least one row")
     height, width = tiling.workgroup_tile
     parts, matrices, first = [], [], 0
-    for group, n in enumerate(rows):
+    for group, n in enumerate(aligned_rows(rows, tiling.group_alignment)):
         if n:
             down, across = tile_order(*_tile_grid(n, gemm, tiling), tiling.group_rows, 1)
             tiles = np.zeros(len(down), WORKGROUP_DTYPE)

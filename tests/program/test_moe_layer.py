@@ -103,6 +103,29 @@ def test_each_token_comes_back_as_the_sum_of_its_rows(name: str, case: str) -> N
         assert simulated(part)[1] == []
 
 
+PADDED = ("moe-sequential", "moe-low-latency", "moe-low-latency, one-sided")
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_of_groups_is_multiplied_and_stays_where_it_is(name: str) -> None:
+    """Each expert has a multiple of 16 rows; the tokens come back as without."""
+    op = operator("uniform", top_k=4, tokens_per_gpu=5)
+    padded = replace(op, kernels=op.kernels.model_copy(update={"group_alignment": 16}))
+    for part in parts_of(plan_of(name, padded).tree):
+        check_programs(part.programs)
+        assert simulated(part)[1] == []
+        for one in (one for one in part.programs[0].operations if isinstance(one, Gemm)):
+            rows = np.unique(one.trace.workgroups[["row", "n_rows"]])["n_rows"]
+            assert rows.sum() == sum(-(-n // 16) * 16 for n in op.rows(0))
+
+
+def test_kernels_of_a_whole_layer_take_no_padding() -> None:
+    op = operator()
+    padded = replace(op, kernels=op.kernels.model_copy(update={"group_alignment": 16}))
+    with pytest.raises(UsageError, match=r"tiling\.group_alignment"):
+        plan_of("moe-fused", padded)
+
+
 def test_tokens_that_are_dropped_do_not_come_back() -> None:
     op = operator("uniform")
     experts = op.routing.experts.copy()

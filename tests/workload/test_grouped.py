@@ -21,6 +21,13 @@ def test_every_row_of_every_group_has_its_tiles_once() -> None:
     assert set(tiles["row"][matrix == 3]) == {131}
 
 
+def test_groups_are_padded_to_their_alignment() -> None:
+    """Padding belongs to whole tiles; a group without rows has none."""
+    trace = grouped_trace([130, 0, 1, 128], SHAPE, TILING.model_copy(update={"group_alignment": 64}))
+    assert trace.gemm.m == 192 + 64 + 128
+    assert trace.workgroups["n_rows"][::2].tolist() == [128, 64, 64, 128]
+
+
 def test_workgroups_of_a_cluster_share_operands_of_one_group_only() -> None:
     paired = TILING.model_copy(update={"cluster": 2, "group_rows": 2})
     alone = grouped_trace([100, 100], SHAPE.model_copy(update={"n": 128}), paired)
