@@ -89,9 +89,6 @@ def findings_of(machine: MachineSpec, n: int) -> Iterator[Finding]:
     if found.has_credits and link.ingress_buffer is None:
         message = f"is {found.name}, which needs `link.ingress_buffer`: what one GPU may have on the way to another"
         yield "machine.link.topology", message
-    if not found.has_nodes and link.nic is not None:
-        message = f"is given, but GPUs in `{found.name}` have no network interface"
-        yield "machine.link.nic", f"{message}; take `link.topology: two-level`, or leave it out"
     per_node = link.gpus_per_node
     if per_node is not None and n > per_node and not found.has_nodes:
         message = f"is {per_node}, but {n} GPUs in `{found.name}` are on one node"

@@ -190,14 +190,14 @@ def test_other_kernels_reach_a_share_of_a_peak(repository: Path) -> None:
 
 
 def check_simulated_gemms(repository: Path, run: RunSpec) -> None:
-    """Fail unless the 16 GEMMs that the study simulates on t3-150 take what is computed, or up to 14 % less.
+    """Fail unless the 12 unlike GEMMs that the study simulates on t3-150 take what is computed, or up to 14 % less.
 
     They overlap a part of their stores, the more of them the shorter the dot product is.
     """
     text = (repository / "validation/notes/t3-study.md").read_text(encoding="utf-8")
     table = text.partition("<!-- begin cases -->")[2].partition("<!-- end cases -->")[0]
     rows = re.findall(r"^\| (\S+) (\S+), TP (\d+) \| ([0-9.]+) ", table, re.MULTILINE)
-    assert len(rows) == 16
+    assert len(rows) == 12
     for model, sublayer, tp, simulated_us in rows:
         gemm = gemm_of(named_model(model).spec, sublayer, int(tp))
         computed = 1e6 * gemm_seconds(gemm, 1, run.workload, run.machine)
