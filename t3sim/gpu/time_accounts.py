@@ -112,7 +112,9 @@ def channel_ticks(core: GpuCore, total: int) -> Ticks:
     channels, ticks = core.gpu.channels[: core.machine.memory.n_channels], int(core.gpu.memory_ticks)
     accounts = np.asarray(channels["reason_cycles"]) * ticks
     until = (int(channels["now"][0]) + 1) * ticks
-    accounts[:, codes.FOR_REQUEST] += total - until
+    beyond = np.maximum(accounts[:, codes.FOR_LAUNCH] - total, 0)  # a kernel that ended in the cycle of its launch
+    accounts[:, codes.FOR_LAUNCH] -= beyond
+    accounts[:, codes.FOR_REQUEST] += beyond + total - until
     leave(core, accounts, total - np.maximum(channels["last_done_at"] * ticks, accounts[:, codes.FOR_LAUNCH]))
     return accounts
 

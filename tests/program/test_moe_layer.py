@@ -150,13 +150,15 @@ def test_a_gpu_without_rows_has_no_gemm() -> None:
 
 @pytest.mark.parametrize("name", ["moe-sequential", "moe-low-latency"])
 def test_a_gpu_without_rows_launches_kernels_with_nothing_to_do(name: str) -> None:
-    op = operator("uniform")
+    """Also if these end in the cycle of the memory in which they are launched."""
+    machine = machine_of("kernel_launch: 1001 ns")
+    op = operator("uniform", machine=machine)
     first = np.broadcast_to(np.array([0, 1], np.int32), op.routing.experts.shape)
     for part in parts_of(plan_of(name, replace(op, routing=replace(op.routing, experts=first))).tree):
         check_programs(part.programs)
-        ends, wrong = simulated(part)
+        ends, wrong = simulated(part, machine)
         assert wrong == []
-        assert ends[0] > 0
+        assert min(ends) > 0
 
 
 def test_warps_make_the_steps_of_a_batch_concurrently() -> None:
