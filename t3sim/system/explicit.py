@@ -138,7 +138,7 @@ class ExplicitParts(Parts):
                 gpus.append(GpuPhase(offset, end, counters_in(part, policy, core), sent_at(core)))
                 waits += waits_of(core, max(ends), f"gpu[{d}]", offset)
                 spans += spans_of(core, d)
-            timeline = timelines_of(ring.cores) if self.audit.has_timeline else Timeline()
+            timeline = timelines_of(ring.cores, ring.receiver) if self.audit.has_timeline else Timeline()
             return phase_of(name, gpus, timeline, waits, spans)
 
         return simulate

@@ -1,7 +1,7 @@
 """Results read from a machine after a run: counters, spread of workgroups, timeline."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -112,8 +112,13 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
     )
 
 
-def timelines_of(cores: Sequence[GpuCore]) -> Timeline:
+Receiver = Callable[[int, int], int]  # of the number of a core and a distance: the core that represents that GPU
+
+
+def timelines_of(cores: Sequence[GpuCore], receiver: Receiver = lambda _d, _distance: 0) -> Timeline:
     """Return what all GPUs of a part did when, with the ways of the data; one alone represents all.
+
+    *receiver*: ``Machine.receiver`` of the machine that has run.
 
     Ways lead from the stores that complete a block to the block, to where its tiles are sent on.  Stores to another
     GPU lead to the block there that sends their tile on; a step leads to the step there that waits for what it sends.
@@ -122,7 +127,7 @@ def timelines_of(cores: Sequence[GpuCore]) -> Timeline:
     timeline, slices = Timeline(), [Slices(core, f"gpu[{d}]") for d, core in enumerate(cores)]
     for d, core in enumerate(cores):
         timeline.extend(timeline_of(core, f"gpu[{d}]", d))
-        timeline.flows += [*_flows_of_gemms(core, d, slices), *_flows_of_steps(d, slices)]
+        timeline.flows += [*_flows_of_gemms(core, d, slices, receiver), *_flows_of_steps(d, slices, receiver)]
     return timeline
 
 
@@ -219,7 +224,7 @@ def columns_of(table: NDArray[Any], *names: str) -> list[tuple[int, ...]]:
     return list(zip(*(table[name].tolist() for name in names), strict=True))
 
 
-def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator[Flow]:
+def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices], receiver: Receiver) -> Iterator[Flow]:
     """Yield the ways of tiles from GPU *d*."""
     here, workgroups = slices[d], core.tables.workgroups
     is_like = not any(isinstance(given, Gemm) and has_unlike_chunks(given) for given, _ in here.kernels)
@@ -229,7 +234,7 @@ def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator
         _, distance, to_tile, _ = here.tiles[tile]
         if not is_like or distance == 0 or to_tile < 0:
             return []
-        there = slices[(d + distance) % len(slices)]
+        there = slices[receiver(d, distance)]
         block = there.tiles[to_tile][-1]
         return [there.block(block)] if block >= 0 else []
 
@@ -247,11 +252,11 @@ def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator
             yield Flow(stores[1], (stores, *arrival))
 
 
-def _flows_of_steps(d: int, slices: Sequence[Slices]) -> Iterator[Flow]:
+def _flows_of_steps(d: int, slices: Sequence[Slices], receiver: Receiver) -> Iterator[Flow]:
     """Yield the ways of what the steps of GPU *d* send."""
     here = slices[d]
     for row, (_, _, kind, distance, _, signal) in enumerate(here.steps[: here.n_steps]):
-        there = slices[(d + distance) % len(slices)]
+        there = slices[receiver(d, distance)]
         if kind >= 0 and signal in there.waiting:
             step = here.step(row)
             yield Flow(step[1], (step, there.step(there.waiting[signal])))

@@ -212,7 +212,7 @@ class MirroredParts(Parts):
             last = ends.index(max(ends))
             waits = tuple(w for d, core in enumerate(machine.cores) for w in waits_of(core, max(ends), f"gpu[{d}]"))
             spans = tuple(span for d, core in enumerate(machine.cores) for span in spans_of(core, d))
-            timeline = timelines_of(machine.cores) if self.audit.has_timeline else Timeline()
+            timeline = timelines_of(machine.cores, machine.receiver) if self.audit.has_timeline else Timeline()
             counters = counters_in(part, policy, machine.cores[last])
             sent = max(map(sent_at, machine.cores))
             return Phase(name, max(ends), counters, timeline, waits=waits, sent=sent, spans=spans)

@@ -98,6 +98,18 @@ def test_data_flow_from_stores_over_blocks_to_the_neighbour(mode: str) -> None:
         assert [int(place[1].split()[-1]) for place in flow.places] == [int(flow.name.split()[-1]) + i for i in (0, 1)]
 
 
+def test_on_two_nodes_steps_lead_to_the_gpu_of_the_node_and_messages_to_the_other_node() -> None:
+    nic = "{bandwidth: 50 GB/s, latency: 1 us, message_rate: 10000000}"
+    link = f"link: {{topology: two-level, gpus_per_node: 2, ingress_buffer: 64 KiB, nic: {nic}}}"
+    chosen = [f"machine={{preset: t3-tiny, {link}}}", "strategy=sequential", "mode=explicit", "tiling=gemm-64x64"]
+    workload = "workload={gemm: {m: 256, n: 256, k: 128}, tp: 4}"
+    run = load_experiment("experiments/t3-tnlg-fc2/experiment.yaml", [*chosen, workload]).points[0]
+    flows = [flow for timeline in timelines_of([simulate(run)]).values() for flow in timeline.flows]
+    ways = {(flow.name.split()[0], *(int(place[0][4]) for place in flow.places)) for flow in flows}
+    others = [("scatter", 1), ("messages", 2)]  # of GPU d, in two nodes of two: d ^ 1 and d ^ 2
+    assert ways == {(name, gpu, gpu ^ bit) for name, bit in others for gpu in range(4)}
+
+
 def test_a_block_is_complete_before_the_engine_takes_it_and_the_link_carries_what_was_sent() -> None:
     timeline, result = sublayer("t3", "mirrored"), simulated("t3", "mirrored")
     taken = {span.name: span.start_ps for span in timeline.spans if span.track == "gpu[0].dma_engine"}
