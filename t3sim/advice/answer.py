@@ -182,7 +182,7 @@ class Answer:
             )
             for one in phases
         }
-        listed = "; ".join(f"{name} is {bound}" for name, bound in bounds.items() if bound is not None)
+        listed = "; ".join(f"{name} phase is {bound}" for name, bound in bounds.items() if bound is not None)
         return [*found, f"Its {listed}."] if listed else found
 
     def _of_ties(self) -> list[str]:
@@ -191,14 +191,16 @@ class Answer:
         if second is None or self.margin is None:
             return []
         if not ties:
-            return [f"{second.candidate} is {self.margin:.0%} longer{self._why(winner, second)}."]
+            return [f"{second.candidate} takes {self.margin:.0%} longer{self._why(winner, second)}."]
         named = [_with_status(one) for one in [winner, *ties]]
         if len(named) > MOST_NAMED:
             named[MOST_NAMED:] = [f"{len(named) - MOST_NAMED} more (advice.csv)"]
         within = max(self._longer(one) for one in ties)
+        # Only what was simulated wins, so an outline may be shorter.
+        differs = f"{self.margin:.1%} longer" if self.margin >= 0 else f"{-self.margin:.1%} less"
         return [
             f"A tie, any of: {', '.join(named)}; within {within:.0%}, which is less than the error.",
-            f"{second.candidate} takes {self.margin:.1%} longer{self._why(winner, second)}.",
+            f"{second.candidate} takes {differs}{self._why(winner, second)}.",
             f"To decide, measure {winner.candidate} and {second.candidate} on the machine at this shape.",
         ]
 

@@ -126,7 +126,7 @@ def map_of(advice: pd.DataFrame) -> Drawing:
             stripes = Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, hatch="////", linewidth=0)
             stripes.set_edgecolor(colours.get(one["runner_up"], QUIET_COLOUR))
             axes.add_patch(stripes)
-        margin = "" if pd.isna(one["margin"]) else f"\n+{one['margin']:.0%}"
+        margin = "" if pd.isna(one["margin"]) else f"\n{one['margin']:+.0%}"
         style.write_inside(axes, x, y, f"{one['speedup']:.2f}{margin}", colour)
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel="rows of the GEMM (tokens)")
     axes.set_xticks(range(len(columns)), [str(m) for m in columns])

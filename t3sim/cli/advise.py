@@ -238,20 +238,20 @@ def _refuse_options_of_a_model() -> None:
 
 def table(answers: Sequence[Answer]) -> list[str]:
     """Return a table of the winners, at most ``WIDTH`` wide."""
-    lines = [f"{'GEMM':9}{'TP':>3}{'tokens':>7}  {'winner':20}{'us':>7}{'speedup':>8}  {'next':16}{'margin':>6}"]
+    lines = [f"{'GEMM':13}{'TP':>3}{'tokens':>7} {'winner':19}{'us':>6}{'speedup':>8} {'next':16}{'margin':>6}"]
     lines.append("-" * WIDTH)
     for answer in answers:
         row = answer.row()
-        start = f"{name_of(row):9.9}{row['tp']:>3}{row['m']:>7}  "
+        name = " ".join(filter(None, [name_of(row), answer.host]))
+        start = f"{name:13.13}{row['tp']:>3}{row['m']:>7} "
         if not answer.case.is_answered:
             lines.append(f"{start}no answer: {row['reason']}"[:WIDTH])
             continue
         margin = "" if answer.margin is None else "tie" if answer.is_tie else f"{answer.margin:.0%}"
-        host = "" if answer.host is None else f" ({answer.host})"
         second = "-" if answer.case.runner_up is None else answer.case.runner_up.candidate.scheme
         lines.append(
-            f"{start}{row['scheme'] + host:20.20}{row['time_us']:>7.{0 if row['time_us'] >= SMALL_US else 1}f}"
-            f"{row['speedup']:>8.2f}  {second:16.16}{margin:>6}"
+            f"{start}{row['scheme']:19.19}{row['time_us']:>6.{0 if row['time_us'] >= SMALL_US else 1}f}"
+            f"{row['speedup']:>8.2f} {second:16.16}{margin:>6}"
         )
     return lines
 
