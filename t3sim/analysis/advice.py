@@ -60,16 +60,10 @@ def draw_experts(folder: Path) -> list[Path]:
         figure = style.new_figure(2, 0.4 + 2.2 * len(panels))
         every = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
         for axes, ((model, machine, gpus, routing), one) in zip(every, panels, strict=True):
+            tokens = sorted(one["tokens_per_gpu"].unique())
             for name, line in one.groupby("strategy"):
-                line = line.sort_values("tokens_per_gpu")
-                axes.plot(
-                    line["tokens_per_gpu"],
-                    line["time_us"],
-                    color=colours[str(name)],
-                    marker="o",
-                    markersize=3,
-                    linewidth=1,
-                )
+                times = line.set_index("tokens_per_gpu")["time_us"].reindex(tokens)  # a gap where nothing was simulated
+                axes.plot(tokens, times, color=colours[str(name)], marker="o", markersize=3, linewidth=1)
             style.log_axes(axes, sorted(best["tokens_per_gpu"].unique()))
             axes.set_title(f"{model}, {gpus} GPUs of {machine}, routing {routing}", loc="left")
             axes.set_ylabel("time (us)")
