@@ -96,9 +96,10 @@ def test_frozen_is_frozen(validate: Validate, frozen: Path, tmp_path: Path, caps
         read_predictions(frozen)
 
 
-def test_shipped_predictions_are_those_of_the_shipped_points() -> None:
+@pytest.mark.parametrize("name", ["h200-four-gpus", "h200-eight-gpus"])
+def test_shipped_predictions_are_those_of_the_shipped_points(name: str) -> None:
     """As they were frozen, of lists that are what they were."""
-    folder = REPOSITORY / "validation/h200-four-gpus"
-    shipped = read_predictions(folder.with_name("h200-four-gpus-predictions.json"))
+    folder = REPOSITORY / "validation" / name
+    shipped = read_predictions(folder.with_name(f"{name}-predictions.json"))
     assert shipped.facts["points_sha256"] == {path.name: file_digest(path) for path in sorted(folder.glob("*.csv"))}
     assert any(row["simulated"] for row in shipped.rows)
