@@ -121,7 +121,7 @@ Protocol = Literal["simple", "low_latency", "low_latency_128"]
 
 
 class RowSumSpec(Spec):
-    """Instructions of a wavefront that adds up rows of a token, 512 B of each at a time, besides those of its loads."""
+    """Instructions of a wavefront that adds up rows of a token, 512 B at a time, without the loads of these rows."""
 
     store: ShortCycles = Field(
         description="Cycles of a wavefront to store such a sum through shared memory: a fence and a bulk copy."

@@ -9,6 +9,7 @@ import pytest
 
 from t3sim.checks.data import CarriedProgram
 from t3sim.config.experts import ExpertsSpec, RoutingSpec
+from t3sim.config.limits import FINEST_TICKS_HZ
 from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
@@ -101,6 +102,20 @@ def test_each_token_comes_back_as_the_sum_of_its_rows(name: str, case: str) -> N
     for part in parts_of(plan_of(name, operator(**CASES[case])).tree):
         check_programs(part.programs)
         assert simulated(part)[1] == []
+
+
+@pytest.mark.parametrize(("row", "row_issue"), [(40, 1), (40, 100)])
+def test_a_sum_takes_the_longer_of_one_warp_and_of_all_that_share_its_simd_unit(row: int, row_issue: int) -> None:
+    """Nine tokens in two channels: at most five warps of a workgroup add up at once."""
+    given = f"{{store: 100 cycles, row: {row} cycles, row_issue: {row_issue} cycles}}"
+    machine = machine_of(f"collective_kernel: {{row_sum: {given}}}")
+    op = operator(machine=machine)
+    *_, part = parts_of(plan_of("moe-sequential", op).tree)
+    combine = [one for one in part.programs[0].operations if isinstance(one, Moves) and one.instructions]
+    rows = op.places_of_copies[0].count
+    each = max(row, row_issue * -(-5 // machine.gpu.compute_unit.n_simds))
+    cycles = 100 + rows[rows > 0].mean() * each
+    assert {one.instructions for one in combine} == {round(cycles * FINEST_TICKS_HZ / machine.gpu.compute_clock)}
 
 
 PADDED = ("moe-sequential", "moe-low-latency", "moe-low-latency, one-sided")
